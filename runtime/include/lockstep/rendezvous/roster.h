@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Roster lists the members of the job; the ranks exchange the roster once, through the store, when they meet.
+// SPDX-License-Identifier: Apache-2.0 Roster lists the members of a job, which are its processes. When the ranks meet,
+// they exchange the roster once, through the store.
 #pragma once
 
 #include <span>
@@ -17,38 +17,39 @@ struct LOCKSTEP_API Member {
   int pid = 0;
   std::string host;     // name of the host, for people
   std::string boot_id;  // equal for two members exactly if they share a kernel
-  // The network (base/host.h): two members that share a kernel share a network exactly if their values of `network`
-  // are equal.
+  // The name of the member's network (base/host.h). Two members that share a kernel also share a network exactly if
+  // their values of `network` are equal.
   std::string network = {};
   std::string group = {};  // name of the group that this roster belongs to; empty: the job's group
 
-  // Returns whether both members are on one host, which means one kernel and one network. Processes of one host reach
-  // each other over loopback and can share memory. Two containers of one machine are two hosts, unless they share
-  // a network.
+  // Returns whether both members are on one host, which means that they share one kernel and one network. Processes on
+  // one host can reach each other over loopback, and can share memory. Two containers on one machine count as two
+  // hosts, unless they share a network.
   bool beside(const Member& other) const { return boot_id == other.boot_id && network == other.network; }
 
   // Returns the member's text for messages: "rank 2 (host node7, pid 4711)".
   std::string describe() const;
 };
 
-// Roster holds the members of a group, indexed by rank in the group. In a group that was made from another group,
-// Member::rank is still the rank in the job.
+// Roster holds the members of a group, indexed by their rank in the group. Member::rank is the rank in the job, also in
+// a group that was made from another group.
 using Roster = std::vector<Member>;
 
-// Returns a text for messages: "rank 2", "ranks 0, 2 and 3", "ranks 4-7". `ranks` are ascending.
+// Returns a text for messages, such as "rank 2", "ranks 0, 2 and 3" or "ranks 4-7". `ranks` must be ascending.
 LOCKSTEP_API std::string describe_ranks(std::span<const int> ranks);
-// Returns a text for messages that describes at most a dozen members: "rank 0 (host a, pid 1), rank 1 (host a, pid 2)".
+// Returns a text for messages, such as "rank 0 (host a, pid 1), rank 1 (host a, pid 2)". The text describes at most a
+// dozen of the roster's members.
 LOCKSTEP_API std::string describe_members(const Roster& roster);
 
-// count_hosts() returns the number of hosts in the roster; describe_hosts() returns a text with the ranks of each host:
-// "node1: ranks 0-1; node2: ranks 2-3".
+// count_hosts() returns the number of hosts in the roster, and describe_hosts() returns a text with the ranks of each
+// host, such as "node1: ranks 0-1; node2: ranks 2-3".
 LOCKSTEP_API int count_hosts(const Roster& roster);
 LOCKSTEP_API std::string describe_hosts(const Roster& roster);
 
-// Returns the ranks of the roster's group on `rank`'s host, in order. In the job's group the position of `rank` in the
-// result is its local rank, unless the launcher set another local rank.
+// Returns the ranks of the roster's group that run on the host of `rank`, in ascending order. In the job's group the
+// position of `rank` in the returned list is its local rank, unless the launcher set another local rank.
 LOCKSTEP_API std::vector<int> ranks_beside(const Roster& roster, int rank);
-// Returns the index of `rank`'s host, where hosts are numbered in the order of their lowest ranks.
+// Returns the index of the host on which `rank` runs; hosts are numbered in the order of their lowest ranks.
 LOCKSTEP_API int host_index(const Roster& roster, int rank);
 
 }  // namespace lockstep::rendezvous

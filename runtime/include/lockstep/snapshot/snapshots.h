@@ -13,15 +13,16 @@
 //   }
 //   return ddp.exit_code();                 // 75 after a signal: run the command again
 //
-// - Collective: restore(), save(), save_if_best() and load_best_model() are collective, and also a step() that saves
-//   values or shards of each rank.
-// - Threads: the object belongs to the thread that trains. A background thread writes files while training continues.
-// - Failure: if restore() throws, it throws on every rank. If the background thread can't write a snapshot (the disk is
-//   full), the failure is logged, and training continues; save() throws, as on_rank0() does.
+// Collective: restore(), save(), save_if_best() and load_best_model() are collective. A step() that saves values or
+//   shards of each rank is collective too.
+// Threads: the object belongs to the thread that trains. A background thread writes the files while training continues.
+// Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
+//   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write its
+//   snapshot, save() throws as on_rank0() does.
 //
-// A snapshot is a folder, run7/step-..., which is complete or absent. docs/SNAPSHOTS.md describes costs and failures,
-// docs/SNAPSHOT_FORMAT.md the folder's contents, and
-// docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md the reasons.
+// A snapshot is a folder, run7/step-..., which is either complete or absent. The costs and failures are described in
+// docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The reasons are in
+// docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md.
 #pragma once
 
 #include <concepts>
@@ -48,40 +49,41 @@
 
 namespace lockstep {
 
-// SnapshotItem and the types below define how a snapshot gets and restores one named part of a program's state. Only
-// programs that add a new kind of item need these types: the library has items for models, optimizers, loaders
+// SnapshotItem and the types below define how a snapshot reads and restores one named part of a program's state. A
+// program needs SnapshotItem only to save a new kind of state: the library has items for models, optimizers, loaders
 // and values.
 
-// SnapshotShard is elements [begin, end) of a tensor, in memory order.
+// SnapshotShard is the range of the elements [begin, end) of a tensor, in memory order.
 struct SnapshotShard {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-// SnapshotTensor is a tensor of an item, with its value at the end of a step.
+// SnapshotTensor is one tensor of a SnapshotItem, with the tensor's value at the end of a step.
 struct SnapshotTensor {
   std::string name;  // the tensor's name in the item's file
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape = {};  // the shape of the whole tensor
-  // The tensor's bytes, row-major, on the host. With `is_copy` the bytes are a copy for the snapshot. Without `is_copy`
-  // the program computes with the bytes, and the snapshot copies them at once. If `only_optimizers_write`, the snapshot
-  // copies them after the step and before the next backward ends.
+  // The tensor's bytes, row-major, on the host. If `is_copy` is true, `bytes` is a copy that was made for the snapshot.
+  // If `is_copy` is false, the program computes with `bytes`, and the snapshot copies `bytes` at once. If
+  // `only_optimizers_write` is true, the snapshot copies `bytes` after the step and before the next backward ends.
   std::span<const std::byte> bytes = {};
-  // The owner of the bytes, which the snapshot keeps until the bytes are copied.
+  // The owner of the memory of `bytes`, which the snapshot keeps alive until it has copied `bytes`.
   std::shared_ptr<const void> owner = nullptr;
   bool is_copy = false;
   bool only_optimizers_write = false;
-  // If true, `bytes` is a matrix [columns, rows] that the file stores transposed. A shard is always stored in
-  // memory order.
+  // If true, `bytes` is a matrix [columns, rows] that the file stores transposed. A shard of a matrix is always stored
+  // in memory order.
   bool is_transposed = false;
-  // The elements of the tensor that `bytes` has in a sharded item, perhaps none; the shards of all ranks together are
-  // the tensor. If `shard` is nullopt, every rank has the whole tensor.
+  // The range of the tensor's elements that `bytes` holds in a sharded item; the range may be empty. The shards of all
+  // ranks together are the whole tensor. If `shard` is nullopt, every rank has the whole tensor.
   std::optional<SnapshotShard> shard = std::nullopt;
-  // A function that returns a number which changes with every write to the tensor. If `version` is null, writes are
-  // not counted.
+  // The function that returns the tensor's version, a number that changes with every write to the tensor. If `version`
+  // is null, writes are not counted.
   std::function<std::uint64_t()> version = nullptr;
-  // The further names of a tied tensor; empty in a sharded item. A file has the tensor's bytes under each name.
-  // Restoring reads any of the names; if a snapshot has several of them, their tensors must have equal bits.
+  // The names of a tied tensor besides `name`; empty in a sharded item. The file of the item has a tied tensor's bytes
+  // under each of its names. A tied tensor is restored from any of its names; if a snapshot has several of these names,
+  // their tensors must have equal bits.
   std::vector<std::string> other_names = {};
 
   std::vector<std::string> names() const {
@@ -91,16 +93,17 @@ struct SnapshotTensor {
   }
 };
 
-// RestoreOptions says which differences restore() accepts. The log lists items of the snapshot that the program has
-// not added.
+// RestoreOptions says which differences restore() accepts. The log of restore() lists the snapshot's items that the
+// program has not added.
 struct RestoreOptions {
-  // If true, the snapshot may lack state of the program. State that the snapshot lacks keeps its value.
+  // If true, the snapshot may lack some of the program's state. State that the snapshot lacks keeps the value that the
+  // program has set.
   bool allow_missing = false;
   // If true, the snapshot may have state that the program lacks.
   bool allow_unexpected = false;
 };
 
-// SavedItem is an item of the snapshot that restore() reads.
+// SavedItem gives access to one item of the snapshot that restore() reads.
 class LOCKSTEP_API SavedItem {
  public:
   struct Entry {
@@ -114,73 +117,77 @@ class LOCKSTEP_API SavedItem {
   // Returns this rank's values.
   virtual const checkpoint::SnapshotValues& values() const = 0;
   virtual const std::map<std::string, Entry>& tensors() const = 0;
-  // Reads all elements of a tensor, row-major as in the file; the size of `destination` is the tensor's size. The call
-  // is collective, and allowed only in load(): all ranks read the tensors in one order.
+  // Reads all elements of a tensor, in the file's row-major order; the size of `destination` must be the tensor's size
+  // in bytes. The call of read() is collective, and allowed only in SnapshotItem::load(): all ranks must read the
+  // tensors in one order.
   virtual void read(const std::string& tensor, std::span<std::byte> destination) = 0;
 };
 
-// SnapshotItem is a named part of the program's state.
-// Threads: only the thread that trains calls an item.
-// Failure: if check() throws on a rank, restore() throws on all ranks and changes nothing.
+// SnapshotItem is a named part of the program's state that snapshots save and restore.
+// Threads: only the thread that trains calls a SnapshotItem's functions.
+// Failure: if check() throws on any rank, restore() throws on all ranks and changes nothing.
 class LOCKSTEP_API SnapshotItem {
  public:
   virtual ~SnapshotItem() = default;
-  // Returns the item's type, such as "AdamW". restore() refuses the state of another type.
+  // Returns the item's type, such as "AdamW". A restore() throws if the snapshot's item has another type.
   virtual std::string type() const = 0;
-  // Returns the values that may change in a step. Snapshots call values() at the end of each step, because each step
-  // may be the last step.
+  // Returns the item's values that may change in a step. Snapshots call values() at the end of each step, because any
+  // step may turn out to be the last step.
   virtual checkpoint::SnapshotValues values() const { return {}; }
   // Returns the values that no step changes.
   virtual checkpoint::SnapshotValues fixed_values() const { return {}; }
   virtual std::vector<SnapshotTensor> tensors() const { return {}; }
-  // Returns whether each rank has only its shard of some tensors. The result is equal on all ranks and never changes.
-  // tensors() lists the same tensors on every rank, and SavedItem::read() always reads whole tensors.
+  // Returns whether each rank has only its own shard of some of the item's tensors. The result of is_sharded() must be
+  // equal on all ranks and must never change. In a sharded item tensors() lists the same tensors on every rank, and
+  // SavedItem::read() still reads whole tensors.
   virtual bool is_sharded() const { return false; }
-  // Throws InvalidArgument, which lists missing, unexpected and different state, unless `options` allow
-  // these differences.
+  // Throws InvalidArgument if `saved` differs from the program's state in a way that `options` do not allow. The
+  // message lists the missing, unexpected and different state.
   virtual void check(const SavedItem& saved, const RestoreOptions& options) const = 0;
   virtual void load(SavedItem& saved) = 0;
 };
 
-// Throws InvalidArgument unless `saved` has exactly the `wanted` tensors, by name, shape and dtype, or `options` allow
-// the difference. Implementations of check() call this function.
+// Throws InvalidArgument unless `saved` has exactly the `wanted` tensors, by name, shape and dtype. `options` may allow
+// missing and unexpected tensors. Implementations of SnapshotItem::check() call check_tensors().
 LOCKSTEP_API void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wanted,
                                 const RestoreOptions& options);
-// Throws InvalidArgument if `different` is not empty, or if `options` do not allow the names `missing` from the
-// snapshot or `unexpected` by the program. The message lists the names and the texts in `different`. Implementations of
-// check() call this function.
+// Throws InvalidArgument if `different` is not empty. Throws InvalidArgument if names are `missing` from the snapshot,
+// or `unexpected` by the program, and `options` do not allow it. The message lists these names and the texts in
+// `different`. Implementations of SnapshotItem::check() call check_names().
 LOCKSTEP_API void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
                               const std::vector<std::string>& different, const RestoreOptions& options);
-// Returns the first of a tensor's `names` that `saved` has, or nullopt if `saved` has no tensor of these names.
-// Implementations of load() call this function.
+// Returns the first name in `names` under which `saved` has a tensor, or nullopt if `saved` has no tensor of these
+// names. Implementations of SnapshotItem::load() call name_in().
 LOCKSTEP_API std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::string> names);
 
-// SnapshotOptions says when snapshots are saved, and which snapshots stay. The options are equal on all ranks.
+// SnapshotOptions says when snapshots are saved, and which snapshots are kept. The options must be equal on all ranks.
 struct SnapshotOptions {
-  // The number of steps between two snapshots. With 0, step() saves no snapshots except at a stop.
+  // The number of steps between two snapshots. If `every` is 0, step() saves a snapshot only when the ranks have agreed
+  // to stop.
   std::int64_t every = 0;
-  // The number of newest snapshots that stay, at least 1. An older snapshot is removed after a newer snapshot
+  // The number of newest snapshots that are kept, at least 1. An older snapshot is removed only after a newer snapshot
   // is durable.
   int keep = 3;
-  // Snapshots whose step is a multiple of keep_every stay too. With 0 no further snapshots stay.
+  // The interval, in steps, of further snapshots that are kept: those whose step is a multiple of keep_every. If
+  // keep_every is 0, no further snapshots are kept.
   std::int64_t keep_every = 0;
-  // The number of snapshots that stay because their values given to save_if_best() are the best. With 0 no snapshot
-  // stays for its value.
+  // The number of snapshots that are kept because they have the best values (see save_if_best()). If keep_best is 0, no
+  // snapshot is kept for its value.
   int keep_best = 0;
-  // If true, the higher of two values is the better value.
+  // If true, the higher of two values given to save_if_best() is the better value.
   bool higher_is_better = false;
-  // If true, a surviving rank saves the last finished step from its memory to its own disk when a rank dies, or another
-  // error ends the run. So a dead rank costs no finished step. The rank saves before its process ends, or while the
-  // exception unwinds this object. State that a forward changes in place (running statistics) is copied in each step()
-  // for this rescue.
+  // If true, and a rank dies or another error ends the run, a surviving rank saves the last finished step from its
+  // memory to its own disk. With such a rescue the death of a rank loses no finished step. The surviving rank saves
+  // before its process ends, or while an exception unwinds the BasicSnapshots object. For a rescue, each step() copies
+  // the state that a forward changes in place, such as running statistics.
   //
-  // docs/SNAPSHOTS.md, "When something fails", lists the failures after which the job resumes from the last saved
-  // step instead.
+  // Some failures allow no rescue, and the job then resumes from the last saved step. The list is in docs/SNAPSHOTS.md,
+  // "When something fails".
   bool rescue = true;
-  // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). SIGTERM, SIGINT and SIGUSR1 of any rank then
-  // end the training on all ranks after one step, which all ranks agree on. step() saves this step; if the ranks agree
-  // in an evaluation, this object's destructor saves the last step. Under `lockstep run` the launcher also waits for a
-  // rescue to finish.
+  // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). A SIGTERM, SIGINT or SIGUSR1 on any rank then
+  // ends the training on all ranks, after a step that all ranks agree on. The snapshot of the last step is saved by
+  // step(), or, if the ranks agree in an evaluation, by the destructor of BasicSnapshots. Under `lockstep run` the
+  // launcher also waits until a rescue has finished.
   bool stop_on_signals = true;
   RestoreOptions restore = {};
 };
@@ -190,25 +197,25 @@ using checkpoint::AtAnotherSize;
 // RestoredSnapshot describes the snapshot from which a run resumed.
 struct RestoredSnapshot {
   std::int64_t step = 0;
-  // The snapshot's folder on the disk of `rank`.
+  // The path of the snapshot's folder on the disk of the rank `rank`.
   std::filesystem::path path;
   int rank = 0;
   // The number of ranks in the run that wrote the snapshot.
   int world_size = 0;
-  // The value given to save_if_best(); nullopt if the snapshot has no value.
+  // The snapshot's value, which save_if_best() was given; nullopt if the snapshot has no value.
   std::optional<double> value = std::nullopt;
 };
 
 template <typename T>
 concept SnapshotScalar = std::integral<T> || std::floating_point<T>;
 
-// Snapshotable is a type of value that a snapshot can keep.
+// Snapshotable is the concept of a type whose values a snapshot can store.
 template <typename T>
 concept Snapshotable =
     SnapshotScalar<T> || std::same_as<T, std::string> || std::same_as<T, std::vector<std::int64_t>> ||
     std::same_as<T, std::vector<double>> || std::same_as<T, std::vector<std::string>>;
 
-// HasPosition is a loader or a sampler, which has a place in the data.
+// HasPosition is the concept of a loader or a sampler, which has a position in the data.
 template <typename T>
 concept HasPosition = requires(T& source, const T& constant, const data::SamplerState& state) {
   { constant.state() } -> std::convertible_to<data::SamplerState>;
@@ -221,25 +228,25 @@ class LOCKSTEP_API BasicSnapshots {
   BasicSnapshots(const BasicSnapshots&) = delete;
   BasicSnapshots& operator=(const BasicSnapshots&) = delete;
 
-  // Adds an item. `name` is unique and consists of letters, digits, '_', '-' and '.'; the name "model" is the model's.
-  // All ranks add equal items in one order, before restore(). Throws InvalidArgument after restore(), or for a
-  // wrong name.
+  // Adds an item. `name` must be unique and consist of letters, digits, '_', '-' and '.'; the name "model" belongs to
+  // the model. All ranks must add equal items in one order, before restore() is called. Throws InvalidArgument if
+  // restore() was called before, or if `name` is not valid.
   void add(std::string_view name, std::shared_ptr<SnapshotItem> item);
-  // Adds a value of the program that is equal on all ranks; the snapshot keeps rank 0's value. `value` outlives
+  // Adds a value of the program that is equal on all ranks; the snapshot stores rank 0's value. `value` outlives
   // this object.
   template <Snapshotable T>
   void add(std::string_view name, T& value) {
     add(name, value_item(pointer_to(value)));
   }
-  // Adds a value that differs by rank. `value` outlives this object. If a rank dies, no other rank has the dead rank's
-  // value: unless at_another_size is AtAnotherSize::drop, the job then resumes from the last saved step. With
-  // AtAnotherSize::drop a rescue saves only the rescuing rank's value, and the other ranks keep the value that the
-  // program sets.
+  // Adds a value that differs by rank. `value` outlives this object. No other rank has the value of a rank that dies.
+  // After a death the job therefore resumes from the last saved step, unless at_another_size is AtAnotherSize::drop.
+  // With AtAnotherSize::drop a rescue saves only the value of the rescuing rank, and the other ranks keep the value
+  // that the program sets.
   template <Snapshotable T>
   void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
     add_per_rank(name, value_item(pointer_to(value)), at_another_size);
   }
-  // Adds the place in the data of `source`, a loader or sampler. `source` outlives this object.
+  // Adds the position in the data of `source`, which is a loader or a sampler. `source` outlives this object.
   template <HasPosition T>
   void add(std::string_view name, T& source) {
     add(name, position_item([&source] { return data::SamplerState(source.state()); },
@@ -247,73 +254,75 @@ class LOCKSTEP_API BasicSnapshots {
   }
   void add(std::string_view name, EarlyStop& stop);
 
-  // Restores the newest complete snapshot that any rank can read; this rank sends the snapshot to all ranks. The call
-  // is collective, and comes once, after all items are added. Disks need not be shared, and the run that
-  // saved may have had another number of ranks. If there is no snapshot, makes the folder and returns nullopt.
-  // Incomplete and damaged snapshots are logged and skipped.
+  // Restores the newest complete snapshot that any rank can read; the rank that can read the snapshot sends it to all
+  // ranks. The call of restore() is collective; a program calls restore() once, after all items are added. The ranks
+  // need no shared disk, and the run that saved the snapshot may have had another number of ranks. If there is no
+  // snapshot, restore() makes the folder and returns nullopt. Incomplete and damaged snapshots are logged and skipped.
   //
-  // If restore() throws, it throws on every rank:
-  //
-  // - Mismatch is thrown if ranks have added different items.
-  // - InvalidArgument is thrown if the snapshot does not fit the program, if another job uses the folder, or if the
-  //   disk has no room for one snapshot. The message lists the differences, and restore() has changed nothing.
-  // - PeerLost and the other errors of the group are thrown if the group fails.
+  // If restore() throws on one rank, restore() throws on every rank. Throws Mismatch if ranks have added different
+  // items. Throws InvalidArgument, which lists the differences, if the snapshot does not fit the program. Throws
+  // InvalidArgument if another job uses the folder, or if the disk has no room for one snapshot. A restore() that
+  // throws InvalidArgument has changed nothing. Throws PeerLost and the other errors of the group if the group fails.
   std::optional<RestoredSnapshot> restore();
-  // Ends a step of training. Every rank calls step() after the parameters and all state that belongs to them are
-  // written. step() saves every SnapshotOptions::every-th step while training continues. After the step at which all
-  // ranks have agreed to stop, step() saves before it returns. The snapshot has the state at this call; rank 0 writes
-  // the snapshot to its own disk. If the previous snapshot is still being written, the new snapshot is left
-  // out (logged).
+  // Ends a step of training. Every rank must call step() after the parameters, and all state that belongs to them, are
+  // written. Every SnapshotOptions::every steps, step() saves a snapshot while training continues. After the step at
+  // which all ranks have agreed to stop, step() saves a snapshot before it returns. The snapshot has the state at the
+  // call of step(); rank 0 writes the snapshot to its own disk. If the previous snapshot is still being written, the
+  // new snapshot is left out, and the log says so.
   //
-  // A step() that saves is collective if an item has a value of each rank, or is sharded (DdpOptions::shard). With a
-  // sharded item each rank writes its shard to its own disk, and rank 0 also writes the rest; the snapshot is left out
-  // if any rank still writes. Any number of ranks can resume from the snapshot, with shards or without.
+  // A step() that saves is collective if an item has a value for each rank, or is sharded (DdpOptions::shard). With a
+  // sharded item each rank writes its shard to its own disk, and rank 0 also writes all other state. The snapshot is
+  // left out if any rank is still writing the previous snapshot. A run with any number of ranks, with or without
+  // shards, can resume from a snapshot of shards.
   //
-  // Throws InvalidArgument before restore(). Snapshots have no gradients: a backward that adds to gradients from before
-  // step(), or from before a save, throws InvalidArgument.
+  // Throws InvalidArgument before restore(). Snapshots have no gradients: a backward throws InvalidArgument if it adds
+  // to gradients from before a snapshot was saved or from before step().
   void step();
-  // Saves this step in the background, as step() does every SnapshotOptions::every-th step.
+  // Saves a snapshot of this step in the background, while training continues.
   void save_behind(std::string_view reason);
-  // Saves this step, and returns when the snapshot is durable. The call is collective.
+  // Saves a snapshot of this step, and returns when the snapshot is durable. The call is collective.
   void save(std::string_view reason = "save()");
-  // Saves this step, as save_behind() does, if rank 0's `value` (a loss, say) is one of the SnapshotOptions::keep_best
-  // best values among the snapshots on rank 0's disk. Returns whether the value is one of the best. The call is
-  // collective, and comes after an evaluation. Of two equal values the value of the earlier step is the better value,
-  // and NaN is never one of the best. If the step already has a snapshot, this snapshot gets the value. Snapshots that
-  // other calls saved have no value. Throws InvalidArgument if keep_best is 0.
+  // Saves a snapshot of this step in the background if rank 0's `value` (a loss, say) is one of the keep_best best
+  // values of the snapshots on rank 0's disk. Returns whether `value` is one of the best values. The call of
+  // save_if_best() is collective; a program calls it after an evaluation. Of two equal values the value of the earlier
+  // step counts as better, and a NaN is never one of the best values. If the step already has a snapshot, the existing
+  // snapshot gets the value. A snapshot that any other function has saved has no value. Throws InvalidArgument if
+  // keep_best is 0.
   bool save_if_best(double value);
-  // Restores only the model, from the snapshot with the best value that any rank has. Returns nullopt if no snapshot
-  // has a value. The call is collective, and comes after the training. After the model was restored, step() and save()
-  // throw InvalidArgument. Throws the errors of restore(), but skips a damaged snapshot.
+  // Restores only the model, from the snapshot that has the best value of the snapshots on any rank's disk. Returns
+  // nullopt if no snapshot has a value. The call of load_best_model() is collective; a program calls it after the
+  // training. After load_best_model() has restored the model, step() and save() throw InvalidArgument. Throws the
+  // errors that restore() throws, but skips a damaged snapshot.
   std::optional<RestoredSnapshot> load_best_model();
-  // Waits until the snapshot that is being written is durable or has failed (logged). Only rank 0 waits. As an
-  // exception, if an item is sharded, this call and the destructor are collective, because the ranks finish their files
-  // together. Throws PeerLost and the other errors of the group.
+  // Waits on rank 0 until the snapshot that is being written is durable, or until its failure is logged. Other ranks
+  // return at once. If an item is sharded, however, wait() and the destructor are collective, because the ranks finish
+  // their files together. Throws PeerLost and the other errors of the group.
   void wait();
 
  protected:
-  // Steps has the functions of a DistributedDataParallel that snapshots need.
+  // Steps holds the functions of a DistributedDataParallel that BasicSnapshots calls.
   struct Steps {
     std::function<std::int64_t()> count;
     std::function<void(std::int64_t)> set;
-    // Makes each synchronised backward run an action at its end, before the program's optimizers write.
+    // Makes each synchronised backward run an action at its end, before the program's optimizers write the parameters.
     std::function<void(std::function<void()>)> before_update;
-    // Makes the next backward that adds to earlier gradients run an action at its beginning.
+    // Makes the next backward that adds to earlier gradients run an action when the backward begins.
     std::function<void(std::function<void()>)> before_accumulate;
     // Returns whether the device has finished the work that the last synchronised backward started; never waits.
     std::function<bool()> is_over;
-    // Makes each forward run an action after rank 0's buffers have arrived. Null if modules have no buffers.
+    // Makes each forward run an action after the buffers that rank 0 broadcasts have arrived. Null if modules have
+    // no buffers.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };
-  // Follows another DistributedDataParallel whose module is an item, and saves its number of steps as `name`. A rescue
-  // can then tell a death while its optimizer writes from a death between steps. Subclasses call follow()
-  // before restore().
+  // Follows another DistributedDataParallel, whose module is an item, and saves its number of steps as `name`. With
+  // follow() a rescue can tell whether a rank died while the followed network's optimizer was writing, or between
+  // steps. Subclasses call follow() before restore().
   void follow(std::string_view name, Steps steps);
   BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
                  const SnapshotOptions& options);
 
  private:
-  // ValueAccess has functions that read and write a value of the program.
+  // ValueAccess holds the functions that read and write one value of the program.
   struct ValueAccess {
     std::function<checkpoint::SnapshotValue()> get;
     std::function<void(const checkpoint::SnapshotValues&, std::string_view)> set;
@@ -329,7 +338,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::unique_ptr<Impl> impl_;
 };
 
-// Throws InvalidArgument, which says that the snapshot's number `name` does not fit the program's type.
+// Throws InvalidArgument, whose message says that the snapshot's number `name` is out of the range of the
+// program's type.
 [[noreturn]] LOCKSTEP_API void refuse_snapshot_number(std::string_view name);
 
 template <typename T>

@@ -2,12 +2,12 @@
 // Store is a key-value store that all ranks of a job share.
 //
 // Store has the operations of PyTorch's Store, except queues, append, multi_set and barrier, which lockstep does not
-// need, and without the traps of PyTorch's Store (see proto/PROTOCOL.md). Keys and values are bytes. A store does not
-// know ranks; the code that uses the store does (rendezvous/join.h).
+// need. Store avoids the traps of PyTorch's Store that are described in proto/PROTOCOL.md. Keys and values are bytes. A
+// Store knows nothing about ranks; only the code that uses the Store does (rendezvous/join.h).
 //
-// Threads: any thread may call every method at any time. A call of one thread never delays a call of another thread.
-// Errors: calls throw StoreError, with the store's address, if the store can't be reached or refuses a request. A call
-//   with a Deadline throws Timeout at the deadline.
+// Threads: any thread may call any method at any time. A call on one thread never delays a call on another thread.
+// Errors: calls throw StoreError, which names the store's address, if the store can't be reached or refuses a request.
+//   A call that has a Deadline throws Timeout when the deadline is reached.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,15 @@
 
 namespace lockstep::store {
 
-// Thrown if the store can't be reached any more, because its host has ended, vanished, or stopped answering.
+// StoreLost is thrown if the store can't be reached any more, because its host has ended, vanished, or
+// stopped answering.
 class LOCKSTEP_API StoreLost : public StoreError {
  public:
   using StoreError::StoreError;
 };
 
-// The sizes of the longest key and the longest value, in bytes. Calls throw InvalidArgument for longer keys or values.
-// A prefix (store/prefix_store.h) is part of the key.
+// The maximum sizes of a key and of a value, in bytes. Calls throw InvalidArgument for a key or a value above its
+// maximum size. A prefix (store/prefix_store.h) counts as part of the key.
 inline constexpr std::size_t kMaxKeyBytes = 8191;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 
@@ -38,33 +39,34 @@ class LOCKSTEP_API Store {
  public:
   virtual ~Store() = default;
 
-  // Stores `value`, replaces an earlier value, and wakes every call that waits for `key`.
+  // Stores `value` under `key`, in place of any earlier value, and wakes every call that waits for `key`.
   virtual void set(std::string_view key, std::string_view value) = 0;
   // Waits until `key` exists and returns its value. Throws Timeout, which names the key.
   virtual std::string get(std::string_view key, const Deadline& deadline) = 0;
   // Adds `delta` to the decimal number at `key` (0 if `key` is absent) and returns the sum. Throws StoreError if the
   // value at `key` is not a number.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
-  // Stores `desired` if the value is `expected`, or if the key is absent and `expected` is empty. Returns the value
-  // that is stored after the call; if the key stays absent, returns `expected`.
+  // Stores `desired` if the value at `key` is `expected`, or if `key` is absent and `expected` is empty. Returns the
+  // value that is stored at `key` after the call, or `expected` if `key` is still absent.
   virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
   // Returns whether all of `keys` exist now.
   virtual bool check(std::span<const std::string> keys) = 0;
-  // Removes `key`, and returns whether the key existed.
+  // Removes `key` from the store, and returns whether the key existed.
   virtual bool erase(std::string_view key) = 0;
-  // Waits until all of `keys` exist and returns their values in order. Throws Timeout, which names the missing keys.
+  // Waits until all of `keys` exist and returns their values in the order of `keys`. Throws Timeout, which names the
+  // missing keys.
   virtual std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) = 0;
   // Waits until all of `keys` exist. Throws Timeout, which names the missing keys.
   void wait(std::span<const std::string> keys, const Deadline& deadline) { multi_get(keys, deadline); }
   // Returns the number of stored keys.
   virtual std::int64_t num_keys() = 0;
-  // Returns the stored keys, sorted. Other ranks may change the keys at any time: the list is for people who look for
-  // a fault.
+  // Returns the stored keys, sorted. The list is meant for people who look for a fault, because other ranks may change
+  // the keys at any time.
   virtual std::vector<std::string> list_keys() = 0;
 
-  // Ends all waiting for keys, for the case that awaited keys will not arrive. From then on every call, also a call
-  // that has begun, returns the values that exist, or throws Timeout at once. stop_waiting() doesn't block, and can't
-  // be undone.
+  // Ends all waiting for keys; used when awaited keys will never arrive. After stop_waiting() every call, also a call
+  // that is already waiting, returns the values that exist or throws Timeout at once. A call of stop_waiting() doesn't
+  // block, and can't be undone.
   virtual void stop_waiting() = 0;
 
   // Returns the store's address, for messages: "tcp 127.0.0.1:41233".

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Compares a device's kernels with the CPU's kernels: runs every operation once, on a little data. `lockstep doctor`
-// runs the trial on a GPU on which lockstep's kernels have never run.
+// SPDX-License-Identifier: Apache-2.0 try_kernels() compares a device's kernels with the CPU's kernels: both run every
+// operation once, on a little data. `lockstep doctor` runs try_kernels() on a GPU on which lockstep's kernels have
+// never run.
 #pragma once
 
 #include "lockstep/base/api.h"
@@ -14,8 +14,9 @@ struct KernelTrial {
   int compared = 0;    // the number that gave the CPU's result; fewer if time ran out
 };
 
-// Runs the trial; begins no operation past the deadline. Throws Error for the first difference, with the operation and
-// the element; BackendUnavailable if the device has no kernels; and DeviceError.
+// Runs every operation on `device` and on the CPU, and begins no operation after `deadline`. Throws Error, which names
+// the operation and the element, at the first difference. Throws BackendUnavailable if the device has no kernels, and
+// DeviceError if the device fails.
 LOCKSTEP_API KernelTrial try_kernels(DeviceId device, const Deadline& deadline);
 
 }  // namespace lockstep

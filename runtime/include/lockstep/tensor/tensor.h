@@ -2,13 +2,15 @@
 // Tensor is a handle to typed, contiguous, row-major memory.
 //
 // Copies of a Tensor share the memory, the gradient and requires_grad, like a shared_ptr; clone() makes new memory. A
-// view (reshape, rows) shares only the memory. f32 is the type of computation; i64 holds indices, u8 masks.
+// view (reshape, rows) shares only the memory. Tensors of dtype f32 are for computation, i64 tensors hold indices, and
+// u8 tensors hold masks.
 //
-// Gradients: a tensor with requires_grad that no operation made is a leaf, a parameter. backward() (autograd/graph.h)
-// leaves the leaf's gradient in grad(). A DistributedDataParallel puts gradients into an arena.
+// Gradients: a leaf (a parameter) is a tensor with requires_grad that no operation made. After backward()
+//   (autograd/graph.h) a leaf's gradient is in grad(). A DistributedDataParallel places the gradients of its parameters
+//   in the Reducer's arena.
 //
 // Threads: handles to different memory are independent. Only one thread at a time may use a tensor.
-// Failure: calls throw InvalidArgument with both shapes or dtypes.
+// Failure: calls throw InvalidArgument, whose message has both shapes or dtypes.
 #pragma once
 
 #include <array>
@@ -30,10 +32,10 @@
 
 namespace lockstep {
 
-// Shape holds the extents of a tensor: a small value without allocation.
+// Shape holds the extents of a tensor, as a small value that allocates no memory.
 
-// The row-major extents of a tensor, outermost first. An extent may be 0: a batch without rows is legal everywhere. A
-// shape without extents is a scalar of one element.
+// Shape holds the row-major extents of a tensor, outermost first. An extent may be 0, because a batch without rows is
+// legal everywhere. A shape without extents is the shape of a scalar, which has one element.
 class LOCKSTEP_API Shape {
  public:
   static constexpr std::size_t kMaxDims = 6;
@@ -44,25 +46,25 @@ class LOCKSTEP_API Shape {
   explicit Shape(std::span<const std::int64_t> extents);
 
   std::size_t dims() const { return dims_; }
-  // Returns the product of the extents; 1 for a scalar.
+  // Returns the product of the extents, which is 1 for a scalar.
   std::int64_t count() const;
-  // Returns the extent of a dimension; negative numbers count from the end. Throws InvalidArgument if the shape has no
-  // such dimension.
+  // Returns the extent of dimension `dim`; a negative `dim` counts from the end. Throws InvalidArgument if the shape
+  // has no dimension `dim`.
   std::int64_t operator[](std::int64_t dim) const;
-  // Returns the number of elements over all dimensions except the last dimension: the number of rows, if the tensor is
-  // seen as a matrix. Returns 1 for a scalar.
+  // Returns the product of all extents except the last extent, which is the number of rows if the tensor is seen as a
+  // matrix. Returns 1 for a scalar.
   std::int64_t rows() const;
-  // Returns the extent of the last dimension; 1 for a scalar.
+  // Returns the extent of the last dimension, or 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
-  // Returns this shape with another last, or another first, extent. Throws InvalidArgument for a scalar, and as the
-  // constructor does.
+  // with_last() returns this shape with another last extent, and with_first() returns this shape with another first
+  // extent. Both functions throw InvalidArgument for a scalar, and for an extent that the constructor refuses.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
   std::span<const std::int64_t> extents() const&& = delete;  // name the shape first: const Shape shape = ...
 
   friend bool operator==(const Shape& a, const Shape& b) = default;
-  // Returns the shape as PyTorch prints a size: "[30, 5]".
+  // Returns the shape as PyTorch prints a size, such as "[30, 5]".
   std::string str() const;
 
  private:
@@ -70,16 +72,17 @@ class LOCKSTEP_API Shape {
   std::size_t dims_ = 0;
 };
 
-// Storage is a block of memory on a device, shared by the tensors over the block.
+// Storage is a block of memory on a device, which all tensors over the block share.
 
-// A block of memory that never moves. Any thread may use a Storage; its users order their accesses.
+// Storage is a block of memory that never moves. Any thread may use a Storage; the users of a Storage must order
+// their accesses.
 class LOCKSTEP_API Storage {
  public:
-  // Allocates uninitialised memory, 64-byte aligned. `bytes` may be 0. Throws SystemError, with the size, if memory
-  // runs out.
+  // Allocates uninitialised memory, 64-byte aligned. `bytes` may be 0. Throws SystemError, which names the size, if
+  // memory runs out.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
-  // Uses memory of the caller, who keeps the memory until the last user is destroyed; the Storage keeps `owner`, if
-  // given, alive.
+  // Makes a Storage over memory of the caller, which must stay valid until the last user of the Storage is destroyed.
+  // The Storage keeps `owner`, if given, alive.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
                                          std::shared_ptr<void> owner = nullptr);
   ~Storage();
@@ -90,7 +93,7 @@ class LOCKSTEP_API Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
-  // Returns the number of counted writes to the contents: see Tensor::version().
+  // Returns the number of counted writes to the Storage's contents; see Tensor::version().
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -116,9 +119,9 @@ class LOCKSTEP_API Tensor {
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor ones(const Shape& shape, DeviceId device = {}) { return full(shape, 1.0f, device); }
   static Tensor full(const Shape& shape, float value, DeviceId device = {});
-  // Makes a tensor from a copy of host values. Throws InvalidArgument if the number of values is not the shape's. A
-  // list of int literals is float32, as in of({2}, {1, 0}); a list of std::int64_t, as of labels, is int64. indices()
-  // makes int64 of both lists.
+  // Makes a tensor from a copy of `values`, which are on the host. Throws InvalidArgument if the number of values is
+  // not `shape.count()`. A list of int literals, as in of({2}, {1, 0}), makes a float32 tensor. A list of std::int64_t
+  // values, such as labels, makes an int64 tensor. Tensor::indices() makes an int64 tensor of either list.
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const std::int64_t> values);
   static Tensor of(const Shape& shape, std::initializer_list<float> values);
@@ -128,27 +131,28 @@ class LOCKSTEP_API Tensor {
   }
   // Makes a tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
-  // Makes a tensor over memory of the caller. The memory lives until the last handle is destroyed; the tensor keeps
-  // `owner` alive.
+  // Makes a tensor over memory of the caller, which must stay valid until the last handle to the tensor is destroyed.
+  // The tensor keeps `owner` alive.
   static Tensor borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner = nullptr);
 
   bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
   const Shape& shape() const&;
   Shape shape() const&& { return shape(); }  // a reference into a temporary tensor would dangle
-  // Returns the extent of a dimension; negative numbers count from the end.
+  // Returns the extent of dimension `dim`; a negative `dim` counts from the end.
   std::int64_t size(std::int64_t dim) const { return shape()[dim]; }
   std::int64_t count() const { return shape().count(); }
   DType dtype() const;
   DeviceId device() const;
-  // Returns a key for maps, which is equal for handles to the same tensor.
+  // Returns a key for maps; all handles to one tensor return equal keys.
   const void* id() const { return impl_.get(); }
 
-  // Returns the elements. If count() is 0 the pointer may be null and is not used. Throws InvalidArgument if T is
-  // another dtype.
+  // Returns the elements. If count() is 0, the returned pointer may be null and must not be used. Throws
+  // InvalidArgument if T is not the type of the tensor's dtype.
   //
-  // The memory lives as long as a handle to the tensor, so a call on a temporary tensor does not compile: `for (float v
-  // : (a + b).values<float>())` would destroy the sum before the loop reads the first value. Name the tensor first.
+  // A call on a temporary tensor does not compile, because the memory lives only as long as a handle to the tensor. For
+  // example, `for (float v : (a + b).values<float>())` would destroy the sum before the loop reads the first value.
+  // Name the tensor first.
   template <typename T>
   T* data() const& {
     return static_cast<T*>(data_as(dtype_of<T>()));
@@ -163,52 +167,55 @@ class LOCKSTEP_API Tensor {
   template <typename T>
   std::span<T> values() const&& = delete;  // name the tensor first: const Tensor sum = a + b;
   BufferView view() const&& = delete;      // name the tensor first: const Tensor sum = a + b;
-  // Returns a copy of the elements on the host, from any device.
+  // Returns a copy of the tensor's elements on the host; the tensor may be on any device.
   std::vector<float> to_vector() const;
-  // Returns the only element of an f32 tensor. Throws InvalidArgument if the tensor has more elements or none.
+  // Returns the only element of an f32 tensor. Throws InvalidArgument if the tensor does not have exactly one element.
   float item() const;
 
-  // Returns a copy in new memory, without graph and gradient.
+  // Returns a copy of the tensor in new memory; the copy has no graph and no gradient.
   Tensor clone() const;
-  // Returns a tensor over the same memory, without graph and gradient.
+  // Returns a tensor over this tensor's memory that has no graph and no gradient.
   Tensor detach() const;
-  // Returns another tensor over this memory, without graph. autograd/ops.h has the differentiable reshape().
+  // Returns a tensor of shape `shape` over this tensor's memory, without a graph; autograd/ops.h has the
+  // differentiable reshape().
   Tensor view_as(const Shape& shape) const;
-  // Returns rows [begin, end) of dimension 0, without graph. The result shares the memory.
+  // Returns a tensor over rows [begin, end) of dimension 0, without a graph. The result shares the memory.
   Tensor view_rows(std::int64_t begin, std::int64_t end) const;
-  // Returns whether another tensor may use this memory too.
+  // Returns whether another tensor may use this tensor's memory too.
   bool shares_memory() const;
-  // Overwrites the contents with the contents of `source`, which has the same shape and dtype; the devices may differ.
+  // Overwrites this tensor's contents with the contents of `source`, which must have an equal shape and dtype; the
+  // devices may differ.
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
   void zero() const;
-  // Returns the number of writes to this memory, through any tensor over it, by copy_from, fill, zero and an
-  // optimizer's step. After a write through data(), values() or view() the program calls mark_written(), which counts
-  // the write. DistributedDataParallel compares the number over the ranks.
+  // Returns the number of writes to this tensor's memory by copy_from(), fill(), zero() and an optimizer's step,
+  // through any tensor over the memory. After a write through data(), values() or view() the program must call
+  // mark_written(), which counts the write. DistributedDataParallel compares the parameters' version() numbers over
+  // the ranks.
   std::uint64_t version() const;
   void mark_written() const;
-  // Returns this tensor if it is on the device already, otherwise a copy.
+  // Returns this tensor if it is on `device` already, and a copy on `device` if it is not.
   Tensor to(DeviceId device) const;
   // Returns the tensor on the host. Waits for the tensor's device.
   Tensor cpu() const { return to({}); }
-  // Moves the tensor itself, with all its handles and its gradient's memory. A graph that holds the tensor is
-  // not updated.
+  // Moves the tensor itself to `device`, so all its handles see the move, and drops its gradient. A graph that holds
+  // the tensor is not updated.
   void move_to(DeviceId device) const;
 
   bool requires_grad() const;
-  // Returns this tensor. Throws InvalidArgument if the tensor is not f32 or an operation made the tensor.
+  // Returns this tensor. Throws InvalidArgument if the tensor is not f32, or if an operation made the tensor.
   const Tensor& set_requires_grad(bool on = true) const&;
   Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
   // Returns whether no operation made the tensor.
   bool is_leaf() const;
-  // Returns the gradient; undefined if there is none. Throws InvalidArgument if each rank has only its shard of the
-  // gradient: after a synchronised backward with DdpOptions::shard, until clear_grad(). optim::grad_norm and optimizers
-  // read the shard.
+  // Returns the gradient, or an undefined tensor if there is no gradient. After a synchronised backward with
+  // DdpOptions::shard, and until clear_grad(), throws InvalidArgument, because each rank then has only its shard of the
+  // gradient. Only optim::grad_norm() and the optimizers read a shard of a gradient.
   Tensor grad() const;
   bool has_grad() const;
-  // Drops the gradient. The gradient's memory stays, and the next contribution overwrites the memory.
+  // Drops the gradient. The gradient's memory stays allocated, and the next gradient overwrites the memory.
   void clear_grad() const;
-  // PyTorch's spelling of backward does not compile here.
+  // A call of loss.backward(), as in PyTorch, does not compile.
   void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)
 
   // Returns the tensor's description for messages: "float32 [30, 5]", or "undefined".
@@ -224,8 +231,8 @@ class LOCKSTEP_API Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// expect_same_shape() and expect_dtype() throw InvalidArgument, which names the operation and the difference, if the
-// shapes or dtypes differ.
+// expect_same_shape() and expect_dtype() throw InvalidArgument if the shapes or dtypes differ. The message names the
+// operation and the difference.
 LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
 LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 

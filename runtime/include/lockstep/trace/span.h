@@ -3,12 +3,11 @@
 //
 //   const lockstep::trace::Span span("tokenize");  // until the end of the scope
 //
-// The library records spans for its own work, so a program only adds spans for the parts that the program
-// itself computes.
+// The library records spans for its own work. A program adds spans only for the work that the program itself does.
 //
-// Cost: a span reads the clock twice and writes one cache line; it takes no lock and allocates nothing. Spans are not
-//   kept before init_process_group(), nor in a forked child.
-// Threads: any thread may make spans; a span begins and ends on one thread. Spans throw nothing.
+// Cost: a span reads the clock twice and writes one cache line; a span takes no lock and allocates no memory. Spans
+//   that begin before init_process_group(), or in a forked child, are not kept.
+// Threads: any thread may make spans; each span must begin and end on the same thread. Spans throw nothing.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@
 
 namespace lockstep::trace {
 
-// SpanKind is the activity on which a span's time was spent. Trace files contain the enumerators' numbers.
+// SpanKind names the activity on which a span's time was spent. Trace files contain the enumerators' numbers.
 enum class SpanKind : std::uint8_t {
   program = 1,     // a part that the program named
   data = 2,        // waiting for a batch, or reading a batch
@@ -28,15 +27,17 @@ enum class SpanKind : std::uint8_t {
   optimizer = 5,   // an optimizer's step()
   snapshot = 6,    // the training's wait for a snapshot
   evaluation = 7,  // a forward without gradients
-  // A wait for other ranks for buffers, single values, or an agreed stop. Waits for buckets are not included.
+  // A wait for other ranks to exchange buffers or single values, or to agree on a stop. Waits for buckets are
+  // not included.
   collective = 8,
 };
 
 class LOCKSTEP_API Span {
  public:
-  // Begins a span of the program, named by the first 31 bytes of `name`, which outlives the span.
+  // Begins a span of the program's own work. The span's name is the first 31 bytes of `name`, which must outlive
+  // the span.
   explicit Span(std::string_view name) noexcept : Span(SpanKind::program, name) {}
-  // Begins a span of the library. A span within another span of the same kind on one thread is not kept.
+  // Begins a span of the library. If the thread is already in a span of kind `kind`, the new span is not kept.
   explicit Span(SpanKind kind) noexcept : Span(kind, {}) {}
   ~Span();
   Span(const Span&) = delete;
@@ -47,7 +48,7 @@ class LOCKSTEP_API Span {
 
   std::string_view name_;
   std::chrono::steady_clock::time_point begin_;
-  // The time in ns of the spans within the enclosing span that had ended when this span began.
+  // The total time in ns of the spans that had ended, within the enclosing span, when this span began.
   std::int64_t before_ = 0;
   SpanKind kind_;
   bool is_kept_;

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// StepRecord has the times of one step. Each time is measured within the step, and not computed as a difference
-// between runs.
+// SPDX-License-Identifier: Apache-2.0 StepRecord has the times of one step. Each time in a StepRecord is measured
+// within the step, and not computed as a difference between runs.
 #pragma once
 
 #include <chrono>
@@ -14,48 +13,53 @@ namespace lockstep::trace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// BucketRecord has the times of one bucket, by this rank's clock; on a device by the device's clock, which starts
-// at StepRecord::begin.
+// BucketRecord has the times of one bucket of gradients, by this rank's clock. On a device the times are by the
+// device's clock, which starts at StepRecord::begin.
 struct BucketRecord {
-  // The number of bytes that travel: those of the bucket's gradients, or those that a communication hook sends instead.
+  // The number of bytes that are sent: the bytes of the bucket's gradients, or the bytes that a communication hook
+  // sends instead.
   std::size_t bytes = 0;
   // The time when the bucket's last gradient was written.
   Time ready;
-  // The time when the bucket's all-reduce started. On a device, the time when the all-reduce could start, because its
-  // turn had come.
+  // The time when the bucket's all-reduce started. On a device `launched` is the time when the all-reduce could start,
+  // because its turn had come.
   Time launched;
-  // The time when the host saw the result. On a device, the time when the device had the result.
+  // The time when the host saw the result of the all-reduce. On a device `finished` is the time when the device had
+  // the result.
   Time finished;
-  // The number of gradients of this step that were ready when the bucket was launched. The number is less than
-  // StepRecord::gradients_ready exactly if the bucket was launched before the end of backward, which proves overlap
-  // without times.
+  // The number of this step's gradients that were ready when the bucket's all-reduce was launched. `gradients_ready` is
+  // less than StepRecord::gradients_ready exactly if the bucket was launched before the end of backward, which proves
+  // overlap without times.
   int gradients_ready = 0;
 };
 
 struct StepRecord {
   std::int64_t step = -1;  // number of the synchronised step, from 0; -1 before the first step
   Time begin;              // the time of begin_step, always by the host's clock
-  // The time of the end of backward, when the last gradient was marked ready. Without a gradient, the time when
-  // finish_step began.
+  // The time when the last gradient was marked ready, which is the end of backward. In a step without gradients,
+  // `last_gradient_ready` is the time when finish_step() began.
   Time last_gradient_ready;
-  // The time when finish_step returned. On a device, the time when all results were ready for later work in the stream.
+  // The time when finish_step() returned. On a device `end` is the time when all results were ready for later work in
+  // the stream.
   Time end;
   int gradients_ready = 0;  // number of gradients that this rank marked ready
   std::vector<BucketRecord> buckets;
 
-  // The time after the last gradient that the group's calls spent waiting for other ranks or reducing; training waited
-  // for this time after backward. On a device, the time that the compute stream waited on the device.
+  // The time that the group's calls spent waiting for other ranks or reducing after the last gradient was ready;
+  // training waited for this time after backward. On a device `waited` is the time that the compute stream waited on
+  // the device.
   std::chrono::nanoseconds waited{};
-  // The time before the last gradient that the group's calls spent publishing and reducing: communication hidden by
-  // backward, for backends that the caller advances (shm, single). On a device, `hidden` equals `under_way`.
+  // The time that the group's calls spent publishing and reducing before the last gradient was ready. For backends that
+  // the caller advances (shm, single), `hidden` is the communication time hidden by backward. On a device `hidden`
+  // equals `under_way`.
   std::chrono::nanoseconds hidden{};
-  // The time before the last gradient in which at least one bucket was launched and not yet finished: communication
-  // hidden by backward, for backends that advance by themselves. `under_way` includes time in which the backend did not
-  // work on the bucket.
+  // The time before the last gradient was ready in which at least one bucket was launched and not yet finished. For
+  // backends that advance by themselves, `under_way` is the communication time hidden by backward. `under_way` includes
+  // time in which the backend did not work on the launched bucket.
   std::chrono::nanoseconds under_way{};
 };
 
-// Computes StepRecord::under_way from `begin`, `last_gradient_ready` and the buckets' times.
+// Returns the value of StepRecord::under_way, computed from the record's `begin`, `last_gradient_ready` and `buckets`.
 LOCKSTEP_API std::chrono::nanoseconds under_way_behind_backward(const StepRecord& record);
 
 }  // namespace lockstep::trace

@@ -9,17 +9,19 @@
 //     optimizer.zero_grad();
 //   }
 //
-// - Collective: the constructor and every synchronised backward() are collective, and called in one order on all ranks.
-//   A rank without rows calls ddp(x) and backward() with 0 rows, or step_without_data().
-// - Threads: the object belongs to one thread.
-// - Failure: a call throws the group's errors (PeerLost, Timeout, Mismatch); every later call throws the first error
-//   again. An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with
-//   the exception's text. The program may catch an exception of another forward. A group of one rank forgets the step
-//   and continues.
+// Collective: the constructor and every synchronised backward() are collective; all ranks must call them in one order.
+// A
+//   rank without rows calls ddp(x) and backward() with 0 rows, or calls step_without_data().
+// Threads: a DistributedDataParallel belongs to one thread.
+// Failure: a call throws the group's errors (PeerLost, Timeout, Mismatch); every later call throws the first error
+// again.
+//   An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with the
+//   exception's text. A program may catch an exception that leaves any other forward, and continue. A group of one rank
+//   does not fail after an exception: the group forgets the step, and the program may continue.
 //
-// docs/ENGINE.md is the guide, docs/GPUS.md says where the host waits for a GPU, and docs/LIBTORCH.md, "lockstep's own
-// tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. docs/adr/0079-one-trainer.md has
-// the reasons.
+// The guide is docs/ENGINE.md. Where the host waits for a GPU is described in docs/GPUS.md. The differences to
+// lockstep::libtorch::DistributedDataParallel are listed in docs/LIBTORCH.md, "lockstep's own tensors". The reasons are
+// in docs/adr/0079-one-trainer.md.
 #pragma once
 
 #include <concepts>
@@ -54,36 +56,40 @@ class ShardedParameters;
 class Snapshots;
 class Trainer;
 
-// DdpOptions holds the settings of DistributedDataParallel, which are equal on all ranks.
-// lockstep::libtorch::DdpOptions has these members and further members.
+// DdpOptions holds the settings of a DistributedDataParallel, which must be equal on all ranks. The type
+// lockstep::libtorch::DdpOptions has all members of DdpOptions and further members.
 struct DdpOptions {
   // The sizes of the buckets.
   BucketOptions buckets = {};
-  // The way in which the loss combines its terms: Loss::mean or Loss::sum. The library can't see which kind a loss is;
-  // a wrong setting makes gradients wrong by a factor. Both settings are exact for any partition of the batch.
+  // The way in which the loss combines its terms, as a mean (Loss::mean) or as a sum (Loss::sum). The library can't see
+  // whether a loss is a mean or a sum; a wrong setting makes gradients wrong by a factor. With either setting the
+  // gradients are exact for any partition of the batch.
   Loss loss = Loss::mean;
-  // The dotted names of parameters on which no rank's loss depends: no bucket waits for these parameters. The library
-  // finds undeclared unused parameters at the end of each backward.
+  // The dotted names of parameters on which no rank's loss depends; no bucket waits for these parameters. The library
+  // finds unused parameters that are not listed in `unused` at the end of each backward.
   std::vector<std::string> unused = {};
-  // If true, buckets leave during backward; if false, buckets leave at the end of backward.
+  // If true, buckets of gradients are sent during backward; if false, buckets are sent at the end of backward.
   bool overlap = true;
-  // The number of steps between two comparisons of a digest of the parameters over the ranks; the default is 100, and 0
-  // turns these comparisons off. In every step the ranks also compare how often their parameters were written
-  // (Tensor::version()), and compare the parameters if these numbers differ: ddp/equality/divergence_check.h.
+  // The number of steps after which the ranks compare a digest of their parameters; the default is 100,
+  // and 0 turns the comparison of digests off. In every step the ranks also compare how often their
+  // parameters were written (Tensor::version()). If these numbers differ, the ranks compare the
+  // parameters; see ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
-  // The exchange of gradients that replaces the group's all-reduce, see ddp/comm_hook.h. The hook's name is equal on
-  // all ranks.
+  // The hook that exchanges gradients in place of the group's all-reduce; see ddp/comm_hook.h. The hook's name must be
+  // equal on all ranks.
   CommHook comm_hook = {};
-  // The reaction to NaN and infinity in this rank's own gradients, see ddp/not_finite.h.
+  // The reaction to a NaN or an infinity in this rank's own gradients; see ddp/not_finite.h.
   NotFinite not_finite = NotFinite::tell;
-  // The settings for equal bits at any number of ranks (ddp/reproducible.h). With these settings each step is a
-  // backward(rows, loss_of), and the constructor sets intra_op_threads() to Reproducible::threads.
+  // The settings that make a run's results bit-identical at any number of ranks (ddp/reproducible.h). With
+  // `reproducible` each step must call backward(rows, loss_of), and the constructor of DistributedDataParallel sets
+  // intra_op_threads() to Reproducible::threads.
   Reproducible reproducible = {};
-  // The state that ranks divide among themselves. With Shard::optimizer each rank keeps the optimizer's state of its
-  // shard, updates the shard's weights, and receives the other weights from the other ranks: docs/SHARDING.md. On the
-  // CPU the weights have the same bits as without shards. An optimizer of parameters() that is made after this object
-  // needs no setting. With a single rank Shard::optimizer changes nothing. The constructor throws InvalidArgument with
-  // a comm_hook, and for parameters of another DistributedDataParallel.
+  // The state that ranks divide among themselves. With Shard::optimizer each rank keeps only the optimizer state of its
+  // shard, updates the weights of its shard, and receives the other weights from the other ranks (docs/SHARDING.md). On
+  // the CPU the weights have the same bits with shards as without shards. An optimizer that is made of parameters()
+  // after the DistributedDataParallel needs no setting for shards. With a single rank Shard::optimizer changes nothing.
+  // With Shard::optimizer the constructor throws InvalidArgument if there is a comm_hook, or if a parameter also
+  // belongs to another DistributedDataParallel.
   Shard shard = Shard::none;
   // The seed of all randomness in a forward, such as dropout.
   std::uint64_t seed = 0;
@@ -91,91 +97,95 @@ struct DdpOptions {
 
 class LOCKSTEP_API DistributedDataParallel {
  public:
-  // Compares the parameters' names, shapes and dtypes over the ranks, then broadcasts rank 0's values. The constructor
-  // is collective. `model` outlives this object. If parameters differ, every rank throws Mismatch, which names the
-  // first parameter that differs. Throws InvalidArgument if the model has no parameters, or if a parameter is not on
-  // the group's device.
+  // Compares the names, shapes and dtypes of the parameters over the ranks, and then broadcasts rank 0's values. The
+  // constructor is collective. `model` outlives this object. If names, shapes or dtypes differ, every rank throws
+  // Mismatch, which names the first parameter that differs. Throws InvalidArgument if the model has no parameters, or
+  // if a parameter is not on the group's device.
   DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
-  // Drops the gradients in the Reducer's arena: later gradients of the parameters have their own memory.
+  // Drops the gradients that lie in the Reducer's arena; later gradients of the parameters get their own memory.
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // Runs the model's forward on this rank's rows (dimension 0 of x), without sample ids. A random layer throws
-  // InvalidArgument, because it needs ids, unless x has no rows or the program sets the model's context itself.
+  // Runs the model's forward on this rank's rows (dimension 0 of x), without sample ids. Throws InvalidArgument if the
+  // model has a random layer, which needs sample ids. No ids are needed if x has no rows, or if the program itself sets
+  // the model's context.
   Tensor operator()(const Tensor& x);
-  // Runs the model's forward with the rows' global sample ids. Random layers draw from (seed, step, id), so dropout
-  // zeroes the same elements of a sample at every number of ranks. Throws InvalidArgument unless `ids` has one id
-  // per row.
+  // Runs the model's forward on this rank's rows, whose global sample ids are `ids`. Random layers draw from (seed,
+  // step, id), so at every number of ranks dropout zeroes the same elements of a sample. Throws InvalidArgument unless
+  // `ids` has one id per row.
   Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
 
-  // forward() is operator(); train() and eval() call the model's functions. So code for a model also works with
-  // this object.
+  // forward() calls operator(), and train() and eval() call the model's functions, so code that is written for a model
+  // also works with a DistributedDataParallel.
   Tensor forward(const Tensor& x) { return (*this)(x); }
   Tensor forward(const Tensor& x, std::vector<std::int64_t> ids) { return (*this)(x, std::move(ids)); }
   void train(bool on = true) { module_.train(on); }
   void eval() { module_.eval(); }
 
-  // Sets this rank's weight for the next backward: the number of terms (tokens that count, say) of which its loss is
-  // the mean. Without set_weight() the weight is the number of rows. Throws InvalidArgument if `weight` is negative.
+  // Sets this rank's weight for the next backward, which is the number of terms (tokens that count, say) of which this
+  // rank's loss is the mean. Without set_weight() the weight is the number of rows. Throws InvalidArgument if `weight`
+  // is negative.
   //
-  // - A call between forward and backward sets the weight until the next forward.
-  // - A call before the first forward since the last backward sets the weight of all forwards until the next backward.
-  //   With fixed micro-batches backward() refuses such a weight: call set_weight() in each loss_of.
+  // A call of set_weight() between a forward and its backward sets the weight until the next forward. A call of
+  // set_weight() after a backward and before the next forward sets the weight of all forwards until the next backward.
+  // With fixed micro-batches backward() refuses a weight that was set before the first forward; call set_weight() in
+  // each loss_of.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
 
-  // Returns a NoSync: while the NoSync lives and is_on is true, backward() sends nothing. Gradients are then this
-  // rank's weighted sum so far, which the program must leave alone until a synchronised backward() ends the step. Do
-  // not divide the loss by the number of micro-batches.
+  // Returns a NoSync. While the NoSync lives and `is_on` is true, backward() sends nothing to other ranks. In no_sync()
+  // the gradients are this rank's weighted sum so far; the program must not change them until a synchronised backward()
+  // ends the step. Do not divide the loss by the number of micro-batches.
   NoSync no_sync(bool is_on = true);
 
-  // Runs the backward of the loss while collectives average its gradients. Afterwards every parameter's gradient is the
-  // mean (or the sum, see DdpOptions::loss) over the global batch, equal on all ranks; 0 if no rank's loss depends on
-  // the parameter. backward() adds to a gradient that zero_grad() has not cleared, so two losses of a step may each
-  // have a forward and a backward. Returns last_weight(), on a GPU nullopt. lockstep::backward(loss) calls this
-  // function for a loss of this object.
+  // Runs the backward of `loss` while collectives average the gradients over the ranks. After backward() every
+  // parameter's gradient is the mean (or the sum, see DdpOptions::loss) over the global batch, and is equal on all
+  // ranks. A gradient is 0 if no rank's loss depends on the parameter. If zero_grad() has not cleared a gradient,
+  // backward() adds to this gradient, so two losses of one step may each have a forward and a backward. Returns
+  // last_weight(), or nullopt on a GPU. A call of lockstep::backward(loss) calls this function for a loss that a
+  // forward of this object has made.
   //
   // Gradients lie in the Reducer's arena: backward writes gradients into the memory that the collectives read, without
-  // a copy. The buckets follow the order of the first backward.
+  // a copy. The buckets hold the parameters in the order in which the first backward made their gradients.
   //
-  // With DdpOptions::shard each rank has only its shard of the gradients after backward(), and a backward() that adds
-  // to gradients throws InvalidArgument.
+  // With DdpOptions::shard each rank has only its shard of the gradients after backward(). A backward() with shards
+  // throws InvalidArgument if it would add to gradients.
   //
   // Throws InvalidArgument if the loss is not a single number, or depends on no parameter. Throws InvalidArgument if no
-  // forward went through this object since the last backward(). Throws InvalidArgument if the forward was in no_sync()
-  // for the first micro-batch of a step and gradients are not cleared.
+  // forward ran through this object since the last backward(). Throws InvalidArgument if a step's first micro-batch
+  // runs its forward in no_sync() while gradients are not cleared.
   //
-  // A synchronised backward() throws Mismatch if the replicas have become unequal, as after an optimizer's step that
-  // one rank left out; the Mismatch names the steps, the ranks and the first parameter. Any other exception that leaves
-  // backward() fails the group on every rank at once, with the exception's text.
+  // Throws Mismatch in a synchronised backward() if the replicas have become unequal, for example because one rank left
+  // out an optimizer's step. The Mismatch names the steps, the ranks and the first parameter that differs. If any other
+  // exception leaves backward(), the group fails on every rank at once, with the exception's text.
   std::optional<std::int64_t> backward(const Tensor& loss);
-  // Runs a step of this rank's rows, which may be none. `loss_of(begin, end)` makes the loss of rows [begin, end), with
-  // a forward through this object. backward() calls loss_of once for each of this rank's fixed micro-batches that has
-  // rows (ddp/reproducible.h), or, without fixed micro-batches, once for all rows. Gradients must be cleared before the
-  // call, and the sampler must deal fixed micro-batches: otherwise the call throws InvalidArgument and the group
-  // has failed.
+  // Runs a step on this rank's `rows` rows, which may be 0. `loss_of(begin, end)` must return the loss of rows [begin,
+  // end), computed with a forward through this object. Without fixed micro-batches (ddp/reproducible.h) backward()
+  // calls loss_of once, for all rows. With fixed micro-batches backward() calls loss_of once for each of this rank's
+  // micro-batches that has rows. With fixed micro-batches backward() throws InvalidArgument and fails the group if
+  // gradients are not cleared before the call, or if the sampler does not deal fixed micro-batches.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
-  // Runs backward(rows, loss_of) for a batch: each micro-batch is a copy of its rows of `batch`.
+  // Runs backward(rows, loss_of) for the rows of `batch`; each micro-batch that loss_of gets is a copy of its rows.
   using LossOfBatch = std::function<Tensor(const data::Batch& micro_batch)>;
   std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
-  // Takes part in a step of the other ranks without a forward, with weight 0. A rank whose data has run out
-  // calls step_without_data().
+  // Takes part in a step of the other ranks without a forward; this rank's weight in the step is 0. A rank whose data
+  // has run out calls step_without_data().
   void step_without_data();
 
-  // Checks, between steps, that the parameters are equal on all ranks, to the last bit. The call is collective and
-  // blocking. If parameters differ, every rank throws Mismatch, which names the first parameter that differs and the
-  // ranks. Parameters stay equal if every rank's optimizer makes equal updates.
+  // Checks that the parameters are equal on all ranks, to the last bit; a program calls check_replicas() between steps.
+  // The call is collective and blocking. If parameters differ, every rank throws Mismatch, which names the first
+  // parameter that differs and the ranks. Parameters stay equal if every rank's optimizer makes equal updates.
   void check_replicas() const;
 
   // Makes every later synchronised backward() compare the data that ranks read: length, seed, epoch, batch size, order
-  // and the place where the pass began. If these differ, backward() throws Mismatch, which names the difference and the
-  // ranks. The comparison needs no message of its own. `loader` is a data::DataLoader, which replaces the loader
-  // watched before; its passes end when the training ends. Throws InvalidArgument if the loader's sampler reads for
-  // another rank.
+  // and the place where the pass began. If these properties of the data differ, backward() throws Mismatch, which names
+  // the difference and the ranks. The ranks compare the properties in messages that backward() sends anyway. `loader`
+  // is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a watched loader end when
+  // the training ends. Throws InvalidArgument if the loader's sampler reads the rows of another rank.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
     require_rank_of_group(*group_, loader);
@@ -184,13 +194,15 @@ class LOCKSTEP_API DistributedDataParallel {
   }
   void watch(DataIdentity identity);
 
-  // Returns the reason, once all ranks have agreed to end the training (comm/stop.h); nullopt before. All ranks get an
-  // equal reason after the same step. Loops over progress(loader, ddp), and over a watched loader, end by themselves.
+  // Returns the reason for the stop once all ranks have agreed to end the training (comm/stop.h), and nullopt before.
+  // All ranks get an equal reason after the same step. After the ranks have agreed, loops over progress(loader, ddp)
+  // and over a watched loader end by themselves.
   std::optional<std::string> should_stop() const { return lockstep::should_stop(*group_); }
-  // Returns the value for main() to return: 0, or after a stop by a signal LOCKSTEP_REQUEUE_EXIT_CODE, by default 75.
+  // Returns the exit code that main() should return: 0, or, after a stop by a signal, the value of
+  // LOCKSTEP_REQUEUE_EXIT_CODE, which is 75 by default.
   int exit_code() const { return lockstep::exit_code(*group_); }
 
-  // Returns the parameters in registration order, for the optimizer.
+  // Returns the model's parameters in the order of registration, for the optimizer.
   const std::vector<Tensor>& parameters() const { return parameters_; }
   nn::Module& module() const { return module_; }
   nn::Module* operator->() const { return &module_; }
@@ -198,35 +210,35 @@ class LOCKSTEP_API DistributedDataParallel {
   const Reducer& reducer() const;
   // Returns the number of synchronised backwards that have finished.
   std::int64_t steps() const;
-  // Sets the number of steps that earlier runs have done, for a resumed run. steps() and randomness continue from this
-  // number; records and messages count the steps of this run. All ranks call set_steps() between two steps, with equal
-  // values. Throws InvalidArgument if `steps` is negative.
+  // Sets the number of steps that earlier runs have done, for a resumed run. After set_steps(), steps() and randomness
+  // continue from the new number, while records and messages count only the steps of this run. All ranks must call
+  // set_steps() with equal values, between two steps. Throws InvalidArgument if `steps` is negative.
   void set_steps(std::int64_t steps);
-  // Returns the weight summed over all ranks in the last synchronised step, or, within a step of micro-batches, this
-  // rank's weight so far. If no rank had data the weight is 0, and gradients keep their values, or are 0. On a GPU the
-  // call waits for the step.
+  // Returns the weight summed over all ranks in the last synchronised step. Within a step of micro-batches, returns
+  // this rank's weight so far. If no rank had data, the weight is 0; gradients that were not cleared keep their values,
+  // and all other gradients are 0. On a GPU last_weight() waits until the step has finished.
   std::int64_t last_weight() const;
-  // Returns the rows and loss of all ranks in the latest synchronised step that is known without a wait. On the CPU
-  // this is the last step; on a GPU this is the step five before the last step, or, with a single rank, the last step
-  // that the device has finished.
+  // Returns the rows and the loss of all ranks in the latest synchronised step whose numbers the host knows without
+  // waiting. On the CPU last_batch() is about the last step. On a GPU last_batch() is about the step five steps before
+  // the last step, or, with a single rank, about the last step that the device has finished.
   const GlobalBatch& last_batch() const;
-  // Returns the loss of last_batch(), which is the loss of all ranks' rows and not of this rank's rows.
+  // Returns the loss of last_batch(), which is the loss over the rows of all ranks, and not only of this rank.
   std::optional<double> last_loss() const { return last_batch().loss; }
-  // Returns the times of the last synchronised step: how long the step waited for collectives, and which collectives
-  // ran during backward.
+  // Returns the times of the last synchronised step, such as how long the step waited for collectives, and which
+  // collectives ran during backward.
   const trace::StepRecord& last_step() const { return reducer().last_step(); }
-  // Returns whether the host knows, without a wait, that the device has finished the last synchronised step. Always
+  // Returns whether the host knows, without waiting, that the device has finished the last synchronised step. Always
   // true on the CPU.
   bool is_step_over() const { return reducer().is_step_over(); }
 
  private:
   friend class Snapshots;
-  // Makes each synchronised backward() run `action` at its end, when gradients are complete, and no optimizer has
+  // Makes each synchronised backward() run `action` at its end, when the gradients are complete and no optimizer has
   // written a parameter yet. A null `action` does nothing.
   void before_update(std::function<void()> action);
-  // Makes the next backward() that adds to earlier gradients run `action` at its beginning. Earlier gradients are those
-  // of a micro-batch, or those of the step before if they were not cleared and no parameter was written since. A null
-  // `action` does nothing.
+  // Makes the next backward() that adds to earlier gradients run `action` at its beginning. Earlier gradients come from
+  // an earlier micro-batch, or from the previous step if they were not cleared and no parameter was written since. A
+  // null `action` does nothing.
   void before_accumulate(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
@@ -240,17 +252,18 @@ class LOCKSTEP_API DistributedDataParallel {
   void run_backward(const Tensor& loss);
   void run_without_rows();
   void run_micro_batches(std::int64_t rows, const LossOf& loss_of);
-  // Throws if the module has a new parameter, because the parameter's gradient would not be averaged.
+  // Throws InvalidArgument if the module has a new parameter, because the new parameter's gradient would not
+  // be averaged.
   void refuse_changed() const;
   void begin_step();
-  // Returns the name of the first parameter with a gradient that is not 0.
+  // Returns the name of the first parameter whose gradient is not 0, or nullopt if there is no such parameter.
   std::optional<std::string> live_gradient() const;
   void carry_gradients(std::int64_t weight);
   void finish_step();
-  // Fails the group with the text of the exception that is being handled, and forgets the step.
+  // Fails the group with the text of the exception that is being handled, and forgets the current step.
   void give_up() noexcept;
-  // Tells the reducer the order of the first backward, unless shards have fixed it, and binds the gradients to
-  // the arena.
+  // Gives the Reducer the order in which the first backward makes the gradients, unless shards have fixed the order,
+  // and binds the gradients to the Reducer's arena.
   void plan(std::span<const Tensor> ready_order);
   std::vector<int> order_of(std::span<const Tensor> ready_order) const;
 
@@ -264,9 +277,11 @@ class LOCKSTEP_API DistributedDataParallel {
   std::uint64_t seed_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<ShardedParameters> shards_;  // null without shards
-  // The indices of parameters that had a gradient before this step and that this backward has not reached yet.
+  // The indices of the parameters that had a gradient before this step and that the current backward has not
+  // reached yet.
   std::set<int> carried_;
-  // The carried gradients, by parameter, on a rank without rows. These gradients keep their values if no rank has rows.
+  // The gradients from before this step, with their parameters' indices, on a rank without rows. If no rank has rows in
+  // this step, the previous gradients keep their values.
   std::vector<std::pair<int, Tensor>> previous_gradients_;
   const std::function<void(const Tensor& loss)> own_backward_;
   bool planned_ = false;

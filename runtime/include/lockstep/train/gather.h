@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Gathers the rows of all ranks on one rank, or on every rank. lockstep/metrics/metrics.h has means and sums over
-// all ranks.
+// SPDX-License-Identifier: Apache-2.0 gather_rows() and all_gather_rows() gather the rows of all ranks on one rank or
+// on every rank. For means and sums over all ranks use lockstep/metrics/metrics.h.
 #pragma once
 
 #include "lockstep/base/api.h"
@@ -9,12 +8,13 @@
 
 namespace lockstep {
 
-// Returns every rank's rows (dimension 0) in rank order on rank `root`, and an undefined tensor on the other ranks: the
-// opposite of the split by data::chunk. The call is collective and blocking. Ranks may have different numbers of rows,
-// also none. Backward does not go through gather_rows(). Throws Mismatch, on every rank, if the rows differ in shape
-// or dtype.
+// Returns the rows (dimension 0) of all ranks, in rank order, on rank `root`, and an undefined tensor on the other
+// ranks. A call of gather_rows() reverses a split by data::chunk. The call is collective and blocking. Each rank may
+// have a different number of rows, or no rows. A backward does not pass gradients through gather_rows(). Throws
+// Mismatch on every rank if the ranks' rows differ in shape or dtype.
 LOCKSTEP_API Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root = 0);
-// Returns every rank's rows on every rank, in all other respects as gather_rows() does.
+// Returns the rows of all ranks, in rank order, on every rank; in all other respects all_gather_rows() behaves as
+// gather_rows() does.
 LOCKSTEP_API Tensor all_gather_rows(const Tensor& rows, ProcessGroup& group);
 
 }  // namespace lockstep

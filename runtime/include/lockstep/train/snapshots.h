@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// Snapshots saves and restores a job with lockstep's own engine: the model, the optimizers, the place in the data, and
-// values of the program. lockstep/snapshot/snapshots.h has the contract.
+// SPDX-License-Identifier: Apache-2.0 Snapshots saves and restores a job with lockstep's own engine: the model, the
+// optimizers, the position in the data, and values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
-// The files use PyTorch's names and layouts, as save_weights() does: model.safetensors is a state_dict, and an
-// optimizer's tensors have names such as "state.PARAMETER.exp_avg", as in torch.distributed.checkpoint.
+// The files of a snapshot use PyTorch's names and layouts, as the files of save_weights() do. The file
+// model.safetensors is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg", as
+// in torch.distributed.checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -20,16 +20,16 @@ namespace lockstep {
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
   // Makes snapshots of `ddp`, whose model is the item "model"; `ddp` outlives this object. Throws InvalidArgument if
-  // `folder` is empty, and for options that are out of their range.
+  // `folder` is empty, or if an option is out of its range.
   Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options = {});
   using BasicSnapshots::add;
-  // Adds the model of another network that is trained, such as a GAN's second network, and its number of steps
-  // as NAME.steps.
+  // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the network's
+  // model as NAME, and its number of steps as NAME.steps.
   void add(std::string_view name, DistributedDataParallel& ddp);
-  // Adds an optimizer of parameters of "model", or of a network that was added before. restore() replaces the
-  // optimizer's learning rate by the snapshot's; programs may change the rate after restore() with set_learning_rate().
-  // restore() refuses a snapshot whose weight decays or optimizer settings differ from the program's. Throws
-  // InvalidArgument if the optimizer has a parameter of no added network.
+  // Adds an optimizer whose parameters belong to the item "model" or to a network that was added before. A restore()
+  // replaces the optimizer's learning rate by the snapshot's learning rate; a program may change the rate after
+  // restore() with set_learning_rate(). A restore() throws if the snapshot's weight decays or optimizer settings differ
+  // from the program's. Throws InvalidArgument if the optimizer has a parameter that belongs to no added network.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:
