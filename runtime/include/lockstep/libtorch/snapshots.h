@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Snapshots saves and restores a job with LibTorch: the module, its
-// optimizers, a GradScaler, the position in the data, and other values of the program. The contract is
-// in lockstep/snapshot/snapshots.h.
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots saves and restores a job with LibTorch: the module, its optimizers, a GradScaler, the position in the data,
+// and other values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
 //   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
@@ -50,8 +50,8 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
-  // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the module as
-  // NAME, and the number of its steps as NAME.steps.
+  // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the network's
+  // module as NAME, and the network's number of steps as NAME.steps.
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
     add_module(name, ddp.module(), unit_of(ddp));
@@ -65,8 +65,8 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   void add(std::string_view name, GradScaler& scaler);
 
  private:
-  // WeightUnit holds the functions that get and set DistributedDataParallel::weight_unit() of a trained module. Both
-  // functions are null for a module that no DistributedDataParallel trains.
+  // WeightUnit holds the functions that get and set DistributedDataParallel::weight_unit() of a trained module. `get`
+  // and `set` are null for a module that no DistributedDataParallel trains.
   struct WeightUnit {
     std::function<std::optional<std::int64_t>()> get = nullptr;
     std::function<void(std::int64_t)> set = nullptr;

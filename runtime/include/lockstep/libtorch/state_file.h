@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0 save_weights() and load_weights() save and load a module's parameters and buffers
-// in a safetensors file, under their dotted names. PyTorch's safetensors.torch.load_file reads a file of save_weights()
-// as a state_dict.
+// SPDX-License-Identifier: Apache-2.0
+// save_weights() and load_weights() save and load a module's parameters and buffers in a safetensors file, under their
+// dotted names. PyTorch's safetensors.torch.load_file reads a file of save_weights() as a state_dict.
 //
-// A tied tensor is written under each of its names, and read from any of these names. If a file has several names of
-// a tied tensor, the tensors under these names must be equal. A bool tensor is written as uint8, which readers
-// convert back to bool. A tensor of any other dtype that lockstep has no name for (int16, complex) makes both
-// functions throw InvalidArgument.
+// A tied tensor is written under each of its names, and read from any of these names. If a file has several names of a
+// tied tensor, the tensors under these names must be equal. A bool tensor is written as uint8, which load_weights() and
+// PyTorch convert back to bool. A tensor of any other dtype that lockstep has no name for (int16, complex) makes
+// save_weights() and load_weights() throw InvalidArgument.
 #pragma once
 
 #include <concepts>
@@ -39,8 +39,8 @@ void save_weights(const std::filesystem::path& path, const DistributedDataParall
 
 // Reads the file's tensors into the module's own tensors, either all tensors or none. The file must hold exactly the
 // module's names, with the module's shapes and dtypes; `options` may allow differences. Throws InvalidArgument, which
-// lists the missing, unexpected and different tensors, if the file differs in any other way. Throws CorruptData if the
-// file is damaged.
+// lists the missing, unexpected and different tensors, if the file differs from the module in any other way. Throws
+// CorruptData if the file is damaged.
 //
 // `path` is a safetensors file, an index of several files (NAME.safetensors.index.json), or a folder. A folder must
 // hold one index, or, without an index, one safetensors file.

@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 StepCapture implements CapturedStep in lockstep's library, without knowing the
-// types of the module and of the graph.
+// SPDX-License-Identifier: Apache-2.0
+// StepCapture implements CapturedStep in lockstep's library, without knowing the types of the module and of the graph.
 //
 // The sources of StepCapture must not include the final class CudaGraph (captured_step.h). A compiler that sees a final
-// class calls its functions directly, and lockstep's library would then need libtorch_cuda.so.
+// class calls the functions of the class directly, and lockstep's library would then need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -22,21 +22,22 @@ namespace lockstep::libtorch {
 
 // StepGraph is a recording of a device's work; each call of replay() puts the recorded work into a stream again. A
 // derived class must also have a static function std::string why_not(DeviceId), which returns the reason why the class
-// can't capture on a device. The text is empty if the class can capture on the device.
+// can't capture on a device. The text of why_not() is empty if the class can capture on the device.
 class LOCKSTEP_API StepGraph {
  public:
   virtual ~StepGraph() = default;
-  // Records the work that `body` puts into the current stream, without running the work. The current stream must not be
-  // the default stream. The caller calls capture() once. Throws what `body` throws. A StepGraph may call `body` again
-  // at any time until the StepGraph is destroyed.
+  // Records the work that `body` puts into the current stream, without running the work. During capture() the current
+  // stream must not be the default stream. The caller calls capture() once. Throws what `body` throws. A StepGraph may
+  // call `body` again at any time until the StepGraph is destroyed.
   virtual void capture(std::function<void()> body) = 0;
   // Puts the recorded work into the current stream, where the work runs.
   virtual void replay() = 0;
 };
 
 struct CapturedStepOptions {
-  // The number of steps that run eagerly for each kind of input (dtypes, shapes and devices) before a step is captured.
-  // A number below 1 counts as 1, because the first step makes the optimizer's state and the buckets of gradients.
+  // The number of steps that run eagerly for each kind of input (dtypes, shapes and devices) before a step with such
+  // input is captured. A number below 1 counts as 1, because the first step makes the optimizer's state and the buckets
+  // of gradients.
   int warm_up = 3;
 };
 

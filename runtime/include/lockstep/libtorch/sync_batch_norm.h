@@ -1,12 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0 SyncBatchNorm is a layer that normalises a batch over the rows of all ranks.
+// SPDX-License-Identifier: Apache-2.0
+// SyncBatchNorm is a layer that normalises a batch over the rows of all ranks.
 //
 //   SyncBatchNorm norm{nullptr};                                          // in place of torch::nn::BatchNorm2d
 //   norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(64)));
 //
-// A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. Its results
-// equal those of torch's layer on the global batch, however the batch is divided; a rank may have 0 rows.
-// DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm computes as
-// torch's batch norm does.
+// A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. The results
+// of a SyncBatchNorm equal those of torch's layer on the global batch, however the batch is divided; a rank may have 0
+// rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm computes
+// as torch's batch norm does.
 //
 // The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over the
 // rows of that group's ranks only. With a separate group the running statistics may differ from rank to rank;
@@ -14,12 +15,9 @@
 //
 // Collective: every forward that computes statistics of the batch is a collective call, and so is its backward. The
 //   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.
-//
 // Threads: only the threads that run forward and backward use the layer.
-// Failure: calls throw the group's errors. A forward throws InvalidArgument for an input of a wrong shape, and, on the
-//   CPU, if all ranks together have only one value per channel. On a device a single value per channel is not detected,
-//   because the host does not wait for the count. A backward throws InvalidArgument if this rank has rows and its loss
-//   has weight 0.
+// Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows and its loss has
+//   weight 0.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -38,20 +36,23 @@ namespace lockstep::libtorch {
 //
 // Order: on DistributedDataParallel's own group all ranks must run the layer's collectives in one order with the
 //   all-reduces of the gradient buckets. Ranks that leave out different parameters fill their buckets at different
-//   times. All buckets are therefore sent at the end of backward, as with DdpOptions::overlap = false. With a separate
-//   group for the layer, buckets are sent during backward. On GPUs use a separate group only if all ranks use the same
-//   parameters, because NCCL needs one order of operations over all its groups.
+//   times. On DistributedDataParallel's own group all buckets are therefore sent at the end of backward, as with
+//   DdpOptions::overlap = false. With a separate group for the layer, buckets are sent during backward. On GPUs use
+//   a separate group only if all ranks use the same parameters, because NCCL needs one order of operations over all
+//   its groups.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:
   explicit SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& options,
                              std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // Normalises `input`, a floating-point tensor of shape [N, C] or [N, C, ...].
+  // Normalises `input`, a floating-point tensor of shape [N, C] or [N, C, ...]. Throws InvalidArgument for an input of
+  // another shape, and, on the CPU, if all ranks together have only one value per channel. On a device a single value
+  // per channel is not detected, because the host does not wait for the count.
   at::Tensor forward(const at::Tensor& input);
 
-  // Returns a SyncBatchNorm that shares the parameters of `norm`, a torch::nn::BatchNorm1d, 2d or 3d, and the memory of
-  // its buffers.
+  // Returns a SyncBatchNorm that shares the parameters and the buffers' memory of `norm`, a torch::nn::BatchNorm1d, 2d
+  // or 3d.
   template <typename Norm>
   LOCKSTEP_LOCAL static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm,
                                                                        std::shared_ptr<ProcessGroup> group);
@@ -94,9 +95,9 @@ class LOCKSTEP_API SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNor
 };
 
 // Replaces every BatchNorm1d, 2d and 3d within a torch::nn::Sequential, at any depth, by a SyncBatchNorm with the same
-// parameter and buffer tensors. An optimizer that was made before the call stays valid. Call this function before
-// making the DistributedDataParallel. If `group` is not null, the layers normalise over the ranks of `group`, and not
-// over those of DistributedDataParallel's group.
+// parameter and buffer tensors. An optimizer that was made before convert_sync_batch_norm() stays valid. Call this
+// function before making the DistributedDataParallel. If `group` is not null, the layers normalise over the ranks of
+// `group`, and not over those of DistributedDataParallel's group.
 //
 // Throws InvalidArgument and changes nothing if a batch norm is a member of a program's class, because C++ can't
 // replace a member of type BatchNorm2d. Declare such a member as SyncBatchNorm.

@@ -1,4 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 TensorWork is a handle to a collective on torch tensors that is in progress.
+// SPDX-License-Identifier: Apache-2.0
+// TensorWork is a handle to a collective on torch tensors that is in progress.
 //
 //   auto work = lockstep::libtorch::all_gather_async(rows, group);
 //   ...                                                          // compute what does not need `all`
@@ -41,9 +42,9 @@ class LOCKSTEP_API TensorWork {
 
   // Returns true once wait() would not block. Advances pending collectives.
   bool done() const;
-  // Returns the collective's result. An in-place operation returns the tensor that it was given; a rank that gets no
-  // result returns an undefined tensor. On the CPU wait() blocks until the collective is done. On a GPU torch's current
-  // stream waits for the collective, and the host does not wait.
+  // Returns the collective's result. For an in-place operation wait() returns the tensor that the operation was given.
+  // On a rank that gets no result, wait() returns an undefined tensor. On the CPU wait() blocks until the collective is
+  // done. On a GPU torch's current stream waits for the collective, and the host does not wait.
   at::Tensor wait();
   // Makes later work in `stream` start after the collective. On the CPU wait_on() blocks like wait().
   void wait_on(StreamView stream);

@@ -1,4 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 The functions below convert torch's devices and streams to lockstep's own types.
+// SPDX-License-Identifier: Apache-2.0
+// The functions below convert torch's devices and streams to lockstep's own types.
 //
 // lockstep uses torch's current stream of the calling thread. A module's kernels run in the current stream, and
 // autograd sets the current stream of each of its threads. The CPU has a single stream; work on the CPU is done when

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 visit_tensors() calls a function for each tensor within the arguments or results
-// of a module's forward.
+// SPDX-License-Identifier: Apache-2.0
+// visit_tensors() calls a function for each tensor within the arguments or results of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

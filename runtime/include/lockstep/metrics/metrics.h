@@ -13,11 +13,11 @@
 // Each rank adds the values of its own samples. If each sample belongs to exactly one rank (as with data::chunk, or a
 // sampler that pads nothing), the result equals the result of a single process. All values are summed exactly, and the
 // sum is rounded once. The result thus depends neither on the order of the values nor on the ranks that add them. A NaN
-// that a rank adds makes the result NaN. A NaN with count 0, which is the mean of no rows, counts as 0 instead.
+// that a rank adds makes the result NaN. A NaN with count 0, which is the mean of no rows, counts as 0.
 //
 // Metrics::result() also tells all ranks whether a rank was asked to stop (comm/stop.h). If a rank leaves an evaluation
-// early because of a request to stop, all ranks agree to stop in their next result(). The results then count only the
-// samples that the ranks have seen.
+// early because of a request to stop, all ranks agree to stop in their next result(). After such a stop the results
+// count only the samples that the ranks have seen.
 //
 // Threads: a Metrics object belongs to the thread that uses the group. Failure: result() throws the group's errors.
 #pragma once

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 EarlyStop decides, for all ranks together, whether to stop a training early
-// because a value no longer improves. The header comm/stop.h has stops that a rank or a signal requests.
+// SPDX-License-Identifier: Apache-2.0
+// EarlyStop decides, for all ranks together, whether to stop a training early because a value no longer improves. The
+// header comm/stop.h has stops that a rank or a signal requests.
 //
 // Threads: an EarlyStop belongs to the thread that uses the group. Failure: step() throws the group's errors.
 #pragma once

@@ -1,4 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 This header defines layers, which are the modules that models are made of.
+// SPDX-License-Identifier: Apache-2.0
+// This header defines layers, which are the modules that models are made of.
 #pragma once
 
 #include <memory>
@@ -148,7 +149,7 @@ struct TransformerOptions {
   std::int64_t heads = 4;  // number of heads, a divisor of `channels`
   float dropout = 0.1f;    // dropout probability of the values that each branch adds to the residual stream
   // The standard deviation of the initial weights. The weights of projections into the residual stream begin with the
-  // deviation `deviation` / sqrt(2 * layers) instead.
+  // deviation `deviation` / sqrt(2 * layers).
   float deviation = 0.02f;
   std::int64_t layers = 1;
 };

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 This header defines the optimizers SGD and AdamW, their base class Optimizer, and
-// functions that clip gradients by their norm.
+// SPDX-License-Identifier: Apache-2.0
+// This header defines the optimizers SGD and AdamW, their base class Optimizer, and functions that clip gradients by
+// their norm.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,9 @@ struct ParameterGroup {
 LOCKSTEP_API std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters, double weight_decay);
 
 // NamedState is one tensor of an optimizer's state with PyTorch's name, such as "exp_avg" of parameters()[3]; snapshots
-// save NamedStates. The tensor is on the parameter's device and as large as the parameter. With DdpOptions::shard the
-// tensor is flat and as large as this rank's shard of the parameter. Counts (i64 [1]) stay on the host.
+// save NamedStates. The tensor of a NamedState is on the parameter's device and as large as the parameter. With
+// DdpOptions::shard the tensor of a NamedState is flat and as large as this rank's shard of the parameter. Counts (i64
+// [1]) stay on the host.
 struct NamedState {
   std::string name;
   std::size_t parameter = 0;
@@ -51,8 +53,8 @@ struct NamedState {
 //
 // For the parameters of a DistributedDataParallel with DdpOptions::shard, an optimizer holds only the state of this
 // rank's shard. With shards every step() is collective and throws the group's errors; later calls of step() throw the
-// first error again. The constructor throws InvalidArgument if another optimizer has parameters of the
-// DistributedDataParallel, or if only some of the parameters belong to the DistributedDataParallel.
+// first error again. With shards the constructor throws InvalidArgument if another optimizer has parameters of the
+// DistributedDataParallel, or if only some of the optimizer's parameters belong to the DistributedDataParallel.
 class LOCKSTEP_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -63,9 +65,9 @@ class LOCKSTEP_API Optimizer {
   // change gradients.
   //
   // Throws InvalidArgument if a parameter or its gradient is not on the device of the optimizer's state. With shards,
-  // step() also throws InvalidArgument if it is called twice after one backward, or between micro-batches. Throws
-  // InvalidArgument if the DistributedDataParallel of sharded parameters was made after this object, or is destroyed. A
-  // step() that throws InvalidArgument leaves parameters, state and steps() unchanged.
+  // step() also throws InvalidArgument if step() is called twice after one backward, or between micro-batches. With
+  // shards, step() also throws InvalidArgument if the DistributedDataParallel was made after the optimizer, or is
+  // destroyed. A step() that throws InvalidArgument leaves parameters, state and steps() unchanged.
   void step();
   // Drops all gradients (Tensor::clear_grad). The memory of the gradients stays allocated, and the next backward
   // overwrites the memory.

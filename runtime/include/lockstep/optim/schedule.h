@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Schedule computes the learning rate from the number of the step, for an optimizer
-// of any engine. The whole implementation is in this header.
+// SPDX-License-Identifier: Apache-2.0
+// Schedule computes the learning rate from the number of the step, for an optimizer of any engine. The whole
+// implementation is in this header.
 #pragma once
 
 #include <algorithm>

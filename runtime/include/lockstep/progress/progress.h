@@ -1,19 +1,18 @@
-// SPDX-License-Identifier: Apache-2.0 progress() draws a progress bar for a training loop on rank 0's stderr. The bar
-// shows the step, the loss of the global batch, samples per second, the time spent waiting for communication, and the
-// communication time hidden by backward. The bar also shows the three newest values that rank 0 has logged with
-// log_scalar() (metrics/metrics.h).
+// SPDX-License-Identifier: Apache-2.0
+// progress() draws a progress bar for a training loop on rank 0's stderr. The bar shows the step, the loss of the
+// global batch, samples per second, the time spent waiting for communication, and the communication time hidden by
+// backward. The bar also shows the three newest values that rank 0 has logged with log_scalar() (metrics/metrics.h).
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
 // On a terminal, and under `lockstep run`, the progress bar is redrawn in place; elsewhere a new line is printed every
-// 2 s. The environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides this choice. After the loop a summary
-// shows the bar's numbers for the whole loop.
+// 2 s. The environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines.
+// After the loop a summary shows the bar's numbers for the whole loop.
 //
-// The bar's loss and samples count all ranks, and come from DistributedDataParallel::last_batch(). On the CPU the
-// bar shows the loss of the step that has just finished; on a device, the loss of an earlier step, which the host
-// knows without waiting. The bar does not count steps before the loop, so a loop that only evaluates shows no loss
-// and no communication.
+// The bar's loss and samples count all ranks, and come from DistributedDataParallel::last_batch(). On the CPU the bar
+// shows the loss of the finished step; on a device, the loss of an earlier step, known without a wait. The bar does not
+// count steps before the loop, so a loop that only evaluates shows no loss and no communication.
 //
 // A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); later loops have
 // no iterations.
@@ -92,8 +91,8 @@ struct ProgressOptions {
   // The number of steps of the loop. The default of `total` is the loader's batches_in_pass(), if the loader has this
   // function. If the number of steps is unknown, the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // If true, the loop only evaluates, and has no backward. A rank that was asked to stop, or whose process got a
-  // signal (StopView::this_rank), leaves an evaluating loop before its next batch. After the loop the ranks agree to
+  // If true, the loop only evaluates, and has no backward. A rank that was asked to stop, or whose process got a signal
+  // (StopView::this_rank), leaves an evaluating loop before its next batch. After an evaluating loop the ranks agree to
   // stop in Metrics::result().
   bool evaluates = false;
 };

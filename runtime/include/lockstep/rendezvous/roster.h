@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Roster lists the members of a job, which are its processes. When the ranks meet,
-// they exchange the roster once, through the store.
+// SPDX-License-Identifier: Apache-2.0
+// Roster lists the members of a job, which are its processes. When the ranks meet, they exchange the roster once,
+// through the store.
 #pragma once
 
 #include <span>

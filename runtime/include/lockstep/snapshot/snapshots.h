@@ -15,14 +15,15 @@
 //
 // Collective: restore(), save(), save_if_best() and load_best_model() are collective. A step() that saves values or
 //   shards of each rank is collective too.
-// Threads: the object belongs to the thread that trains. A background thread writes the files while training continues.
+// Threads: the object belongs to the thread that trains. A background thread writes the snapshot's files while
+//   training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
 //   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write its
 //   snapshot, save() throws as on_rank0() does.
 //
-// A snapshot is a folder, run7/step-..., which is either complete or absent. The costs and failures are described in
-// docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The reasons are in
-// docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md.
+// A snapshot is a folder, run7/step-..., which is either complete or absent. The costs and failures of
+// snapshots are described in docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The
+// reasons are in docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md.
 #pragma once
 
 #include <concepts>
@@ -142,7 +143,7 @@ class LOCKSTEP_API SnapshotItem {
   // SavedItem::read() still reads whole tensors.
   virtual bool is_sharded() const { return false; }
   // Throws InvalidArgument if `saved` differs from the program's state in a way that `options` do not allow. The
-  // message lists the missing, unexpected and different state.
+  // exception's message lists the missing, unexpected and different state.
   virtual void check(const SavedItem& saved, const RestoreOptions& options) const = 0;
   virtual void load(SavedItem& saved) = 0;
 };
@@ -152,15 +153,16 @@ class LOCKSTEP_API SnapshotItem {
 LOCKSTEP_API void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wanted,
                                 const RestoreOptions& options);
 // Throws InvalidArgument if `different` is not empty. Throws InvalidArgument if names are `missing` from the snapshot,
-// or `unexpected` by the program, and `options` do not allow it. The message lists these names and the texts in
-// `different`. Implementations of SnapshotItem::check() call check_names().
+// or `unexpected` by the program, and `options` do not allow these names. The exception's message lists the names and
+// the texts in `different`. Implementations of SnapshotItem::check() call check_names().
 LOCKSTEP_API void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
                               const std::vector<std::string>& different, const RestoreOptions& options);
 // Returns the first name in `names` under which `saved` has a tensor, or nullopt if `saved` has no tensor of these
 // names. Implementations of SnapshotItem::load() call name_in().
 LOCKSTEP_API std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::string> names);
 
-// SnapshotOptions says when snapshots are saved, and which snapshots are kept. The options must be equal on all ranks.
+// SnapshotOptions says when snapshots are saved, and which snapshots are kept. SnapshotOptions must be equal on
+// all ranks.
 struct SnapshotOptions {
   // The number of steps between two snapshots. If `every` is 0, step() saves a snapshot only when the ranks have agreed
   // to stop.
@@ -177,17 +179,17 @@ struct SnapshotOptions {
   // If true, the higher of two values given to save_if_best() is the better value.
   bool higher_is_better = false;
   // If true, and a rank dies or another error ends the run, a surviving rank saves the last finished step from its
-  // memory to its own disk. With such a rescue the death of a rank loses no finished step. The surviving rank saves
+  // memory to its own disk. With `rescue` the death of a rank loses no finished step. The surviving rank saves the step
   // before its process ends, or while an exception unwinds the BasicSnapshots object. For a rescue, each step() copies
   // the state that a forward changes in place, such as running statistics.
   //
-  // Some failures allow no rescue, and the job then resumes from the last saved step. The list is in docs/SNAPSHOTS.md,
-  // "When something fails".
+  // Some failures allow no rescue, and the job then resumes from the last saved step. The failures that allow no rescue
+  // are listed in docs/SNAPSHOTS.md, "When something fails".
   bool rescue = true;
-  // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). A SIGTERM, SIGINT or SIGUSR1 on any rank then
-  // ends the training on all ranks, after a step that all ranks agree on. The snapshot of the last step is saved by
-  // step(), or, if the ranks agree in an evaluation, by the destructor of BasicSnapshots. Under `lockstep run` the
-  // launcher also waits until a rescue has finished.
+  // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). With `stop_on_signals` a SIGTERM, SIGINT or
+  // SIGUSR1 on any rank ends the training on all ranks, after a step that all ranks agree on. The snapshot of the last
+  // step is saved by step(), or, if the ranks agree in an evaluation, by the destructor of BasicSnapshots. Under
+  // `lockstep run` the launcher also waits until a rescue has finished.
   bool stop_on_signals = true;
   RestoreOptions restore = {};
 };
@@ -202,7 +204,7 @@ struct RestoredSnapshot {
   int rank = 0;
   // The number of ranks in the run that wrote the snapshot.
   int world_size = 0;
-  // The snapshot's value, which save_if_best() was given; nullopt if the snapshot has no value.
+  // The value that save_if_best() got for the snapshot; nullopt if the snapshot has no value.
   std::optional<double> value = std::nullopt;
 };
 
@@ -271,12 +273,12 @@ class LOCKSTEP_API BasicSnapshots {
   // new snapshot is left out, and the log says so.
   //
   // A step() that saves is collective if an item has a value for each rank, or is sharded (DdpOptions::shard). With a
-  // sharded item each rank writes its shard to its own disk, and rank 0 also writes all other state. The snapshot is
-  // left out if any rank is still writing the previous snapshot. A run with any number of ranks, with or without
-  // shards, can resume from a snapshot of shards.
+  // sharded item each rank writes its shard to its own disk, and rank 0 also writes all other state. With a sharded
+  // item the new snapshot is left out if any rank is still writing the previous snapshot. A run with any number of
+  // ranks, with or without shards, can resume from a snapshot of shards.
   //
-  // Throws InvalidArgument before restore(). Snapshots have no gradients: a backward throws InvalidArgument if it adds
-  // to gradients from before a snapshot was saved or from before step().
+  // Throws InvalidArgument before restore(). After a step() or a save, a backward that adds to earlier gradients throws
+  // InvalidArgument, because snapshots have no gradients.
   void step();
   // Saves a snapshot of this step in the background, while training continues.
   void save_behind(std::string_view reason);

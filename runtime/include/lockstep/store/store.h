@@ -3,7 +3,7 @@
 //
 // Store has the operations of PyTorch's Store, except queues, append, multi_set and barrier, which lockstep does not
 // need. Store avoids the traps of PyTorch's Store that are described in proto/PROTOCOL.md. Keys and values are bytes. A
-// Store knows nothing about ranks; only the code that uses the Store does (rendezvous/join.h).
+// Store knows nothing about ranks; only the code that uses the Store knows ranks (rendezvous/join.h).
 //
 // Threads: any thread may call any method at any time. A call on one thread never delays a call on another thread.
 // Errors: calls throw StoreError, which names the store's address, if the store can't be reached or refuses a request.
@@ -60,8 +60,8 @@ class LOCKSTEP_API Store {
   void wait(std::span<const std::string> keys, const Deadline& deadline) { multi_get(keys, deadline); }
   // Returns the number of stored keys.
   virtual std::int64_t num_keys() = 0;
-  // Returns the stored keys, sorted. The list is meant for people who look for a fault, because other ranks may change
-  // the keys at any time.
+  // Returns the stored keys, sorted. The list of keys is for people who look for a fault; other ranks may change the
+  // keys at any time.
   virtual std::vector<std::string> list_keys() = 0;
 
   // Ends all waiting for keys; used when awaited keys will never arrive. After stop_waiting() every call, also a call

@@ -57,7 +57,7 @@ class LOCKSTEP_API Shape {
   // Returns the extent of the last dimension, or 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
   // with_last() returns this shape with another last extent, and with_first() returns this shape with another first
-  // extent. Both functions throw InvalidArgument for a scalar, and for an extent that the constructor refuses.
+  // extent. Throws InvalidArgument for a scalar, and for an extent that the constructor refuses.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
@@ -208,9 +208,9 @@ class LOCKSTEP_API Tensor {
   Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
   // Returns whether no operation made the tensor.
   bool is_leaf() const;
-  // Returns the gradient, or an undefined tensor if there is no gradient. After a synchronised backward with
-  // DdpOptions::shard, and until clear_grad(), throws InvalidArgument, because each rank then has only its shard of the
-  // gradient. Only optim::grad_norm() and the optimizers read a shard of a gradient.
+  // Returns the gradient, or an undefined tensor if there is no gradient. Throws InvalidArgument after a synchronised
+  // backward with DdpOptions::shard, until clear_grad(), because each rank then has only its shard of the gradient.
+  // Only optim::grad_norm() and the optimizers read a shard of a gradient.
   Tensor grad() const;
   bool has_grad() const;
   // Drops the gradient. The gradient's memory stays allocated, and the next gradient overwrites the memory.
@@ -231,8 +231,8 @@ class LOCKSTEP_API Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// expect_same_shape() and expect_dtype() throw InvalidArgument if the shapes or dtypes differ. The message names the
-// operation and the difference.
+// expect_same_shape() and expect_dtype() throw InvalidArgument if the shapes or dtypes differ. The exception's message
+// names the operation and the difference.
 LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
 LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 

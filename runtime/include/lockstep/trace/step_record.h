@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 StepRecord has the times of one step. Each time in a StepRecord is measured
-// within the step, and not computed as a difference between runs.
+// SPDX-License-Identifier: Apache-2.0
+// StepRecord has the times of one step. Each time in a StepRecord is measured within the step, and not computed as a
+// difference between runs.
 #pragma once
 
 #include <chrono>
@@ -22,7 +23,7 @@ struct BucketRecord {
   // The time when the bucket's last gradient was written.
   Time ready;
   // The time when the bucket's all-reduce started. On a device `launched` is the time when the all-reduce could start,
-  // because its turn had come.
+  // because the bucket's turn had come.
   Time launched;
   // The time when the host saw the result of the all-reduce. On a device `finished` is the time when the device had
   // the result.

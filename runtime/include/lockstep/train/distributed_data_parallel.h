@@ -10,14 +10,12 @@
 //   }
 //
 // Collective: the constructor and every synchronised backward() are collective; all ranks must call them in one order.
-// A
-//   rank without rows calls ddp(x) and backward() with 0 rows, or calls step_without_data().
+//   A rank without rows calls ddp(x) and backward() with 0 rows, or calls step_without_data().
 // Threads: a DistributedDataParallel belongs to one thread.
 // Failure: a call throws the group's errors (PeerLost, Timeout, Mismatch); every later call throws the first error
-// again.
-//   An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with the
-//   exception's text. A program may catch an exception that leaves any other forward, and continue. A group of one rank
-//   does not fail after an exception: the group forgets the step, and the program may continue.
+//   again. An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with
+//   the exception's text. A program may catch an exception that leaves any other forward, and continue. A group of one
+//   rank does not fail after an exception: the group forgets the step, and the program may continue.
 //
 // The guide is docs/ENGINE.md. Where the host waits for a GPU is described in docs/GPUS.md. The differences to
 // lockstep::libtorch::DistributedDataParallel are listed in docs/LIBTORCH.md, "lockstep's own tensors". The reasons are
@@ -142,13 +140,13 @@ class LOCKSTEP_API DistributedDataParallel {
 
   // Runs the backward of `loss` while collectives average the gradients over the ranks. After backward() every
   // parameter's gradient is the mean (or the sum, see DdpOptions::loss) over the global batch, and is equal on all
-  // ranks. A gradient is 0 if no rank's loss depends on the parameter. If zero_grad() has not cleared a gradient,
-  // backward() adds to this gradient, so two losses of one step may each have a forward and a backward. Returns
-  // last_weight(), or nullopt on a GPU. A call of lockstep::backward(loss) calls this function for a loss that a
-  // forward of this object has made.
+  // ranks. A parameter's gradient is 0 if no rank's loss depends on the parameter. If zero_grad() has not cleared a
+  // gradient, backward() adds to this gradient, so two losses of one step may each have a forward and a backward.
+  // Returns last_weight(), or nullopt on a GPU. A call of lockstep::backward(loss) calls this function for a loss that
+  // a forward of this object has made.
   //
   // Gradients lie in the Reducer's arena: backward writes gradients into the memory that the collectives read, without
-  // a copy. The buckets hold the parameters in the order in which the first backward made their gradients.
+  // a copy. The order of the buckets follows the order in which the first backward made the gradients.
   //
   // With DdpOptions::shard each rank has only its shard of the gradients after backward(). A backward() with shards
   // throws InvalidArgument if it would add to gradients.
@@ -182,10 +180,11 @@ class LOCKSTEP_API DistributedDataParallel {
   void check_replicas() const;
 
   // Makes every later synchronised backward() compare the data that ranks read: length, seed, epoch, batch size, order
-  // and the place where the pass began. If these properties of the data differ, backward() throws Mismatch, which names
-  // the difference and the ranks. The ranks compare the properties in messages that backward() sends anyway. `loader`
-  // is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a watched loader end when
-  // the training ends. Throws InvalidArgument if the loader's sampler reads the rows of another rank.
+  // and the place where the pass began. If these properties of the data differ, backward() throws Mismatch, which
+  // names the difference and the ranks. The ranks compare the properties of their data in messages that backward()
+  // sends anyway. `loader` is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a
+  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows of
+  // another rank.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
     require_rank_of_group(*group_, loader);
@@ -195,8 +194,8 @@ class LOCKSTEP_API DistributedDataParallel {
   void watch(DataIdentity identity);
 
   // Returns the reason for the stop once all ranks have agreed to end the training (comm/stop.h), and nullopt before.
-  // All ranks get an equal reason after the same step. After the ranks have agreed, loops over progress(loader, ddp)
-  // and over a watched loader end by themselves.
+  // All ranks get an equal reason for the stop, after the same step. After the ranks have agreed to stop, loops over
+  // progress(loader, ddp) and over a watched loader end by themselves.
   std::optional<std::string> should_stop() const { return lockstep::should_stop(*group_); }
   // Returns the exit code that main() should return: 0, or, after a stop by a signal, the value of
   // LOCKSTEP_REQUEUE_EXIT_CODE, which is 75 by default.
@@ -215,8 +214,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // set_steps() with equal values, between two steps. Throws InvalidArgument if `steps` is negative.
   void set_steps(std::int64_t steps);
   // Returns the weight summed over all ranks in the last synchronised step. Within a step of micro-batches, returns
-  // this rank's weight so far. If no rank had data, the weight is 0; gradients that were not cleared keep their values,
-  // and all other gradients are 0. On a GPU last_weight() waits until the step has finished.
+  // this rank's weight so far. If no rank had data, last_weight() returns 0; gradients that were not cleared keep their
+  // values, and all other gradients are 0. On a GPU last_weight() waits until the step has finished.
   std::int64_t last_weight() const;
   // Returns the rows and the loss of all ranks in the latest synchronised step whose numbers the host knows without
   // waiting. On the CPU last_batch() is about the last step. On a GPU last_batch() is about the step five steps before

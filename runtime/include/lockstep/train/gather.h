@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 gather_rows() and all_gather_rows() gather the rows of all ranks on one rank or
-// on every rank. For means and sums over all ranks use lockstep/metrics/metrics.h.
+// SPDX-License-Identifier: Apache-2.0
+// gather_rows() and all_gather_rows() gather the rows of all ranks on one rank or on every rank. For means and sums
+// over all ranks use lockstep/metrics/metrics.h.
 #pragma once
 
 #include "lockstep/base/api.h"

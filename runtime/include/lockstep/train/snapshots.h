@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Snapshots saves and restores a job with lockstep's own engine: the model, the
-// optimizers, the position in the data, and values of the program. The contract is in lockstep/snapshot/snapshots.h.
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots saves and restores a job with lockstep's own engine: the model, the optimizers, the position in the data,
+// and values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
 // The files of a snapshot use PyTorch's names and layouts, as the files of save_weights() do. The file
 // model.safetensors is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg", as

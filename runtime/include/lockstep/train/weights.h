@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0 save_weights() and load_weights() save and load weights in safetensors files with
-// PyTorch's names and layouts: the parameters' dotted names, and a Linear's weight as [out, in]. PyTorch loads the
-// files of save_weights() with strict=True into a module with equal layers and names, and load_weights() reads
-// PyTorch's files. The function nn::Module::file_layouts() says which tensors files store transposed. A shared
-// parameter is written under each of its names, and read from any of its names. If a file has several names of a shared
-// parameter, the tensors under these names must be equal.
+// SPDX-License-Identifier: Apache-2.0
+// save_weights() and load_weights() save and load weights in safetensors files with PyTorch's names and layouts: the
+// parameters' dotted names, and a Linear's weight as [out, in]. PyTorch loads the files of save_weights() with
+// strict=True into a module with equal layers and names, and load_weights() reads PyTorch's files. The function
+// nn::Module::file_layouts() says which tensors files store transposed. A shared parameter is written under each of its
+// names, and read from any of its names. If a file has several names of a shared parameter, the tensors under these
+// names must be equal.
 #pragma once
 
 #include <filesystem>
@@ -31,10 +32,10 @@ LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Modu
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                const checkpoint::Metadata& metadata = {});
 
-// Reads the model's parameters, all or nothing. The file must hold exactly the model's names, with the model's
-// shapes and dtypes; `options` may allow differences. Throws InvalidArgument, and changes nothing, if the file
-// differs in any other way. The message lists the missing, unexpected and different tensors. Throws CorruptData if
-// the file is damaged.
+// Reads the model's parameters, all or nothing. The file must hold exactly the model's names, with the model's shapes
+// and dtypes; `options` may allow differences. Throws InvalidArgument, and changes nothing, if the file differs from
+// the model in any other way. The exception's message lists the missing, unexpected and different tensors. Throws
+// CorruptData if the file is damaged.
 //
 // `path` is a safetensors file, an index of several files (NAME.safetensors.index.json), or a folder. A folder must
 // hold one index, or, without an index, one safetensors file.
