@@ -87,8 +87,8 @@ class LOCKSTEP_API Metrics {
   }
 
   // Returns the sums and counts of all values that the ranks have added so far. The call is collective. All ranks that
-  // have added values must have used the same set of names; a rank without rows may have added nothing. If the names
-  // differ, every rank throws Mismatch, which lists the names, and the group stays usable.
+  // have added values must have used the same set of names; a rank without rows may have added nothing. If the ranks'
+  // names differ, every rank throws Mismatch, which lists the names, and the group stays usable.
   MetricResults result();
   // Returns the mean of one name. For several names call result() without a name, because each call is collective.
   double result(std::string_view name) { return result().mean(name); }

@@ -36,7 +36,7 @@ class LOCKSTEP_API EarlyStop {
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // the best value; NaN before the first value
     int not_better = 0;                                      // number of values since the best value
-    // The number of training steps that the group had done when step() got its last value. The number is 0 before the
+    // The number of training steps that the group had done when step() got its last value. `at_step` is 0 before the
     // first value, or if the group's number of steps is not known.
     std::int64_t at_step = 0;
   };

@@ -61,8 +61,8 @@ class LOCKSTEP_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Updates every parameter once, and logs the learning rate as "lr" (metrics/metrics.h). The update does not
-  // change gradients.
+  // Updates every parameter that has a gradient, and logs the learning rate as "lr" (metrics/metrics.h). The update
+  // does not change gradients.
   //
   // Throws InvalidArgument if a parameter or its gradient is not on the device of the optimizer's state. With shards,
   // step() also throws InvalidArgument if step() is called twice after one backward, or between micro-batches. With
