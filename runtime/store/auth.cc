@@ -72,7 +72,8 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
     return {.frame = {}, .next = Next::serve};
   }
-  // With a secret prove() compares the run's name, so that a stranger does not learn the name of this run.
+  // If the run has a secret, prove() compares the run ids after the client's proof, so that a stranger does not learn
+  // this run's id.
   claim_.server_nonce = random_nonce();
   return {.frame = {proto::kOk, {claim_.server_nonce}}, .next = Next::prove};
 }
@@ -115,7 +116,7 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
   if (answer.number != proto::kOk) throw StoreError(fmt::format("the server refused the greeting: {}", why(answer)));
   if (answer.values.empty()) {
     if (own_.secret == nullptr) return {};
-    // A server that asks for no proof gives no proof either.
+    // A server that asks for no proof can't prove that it knows the run's secret, so the client refuses the server.
     throw StoreError(
         "the server wants no secret, but this run has one: it is not this run's store; does another "
         "program listen there?");

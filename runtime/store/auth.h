@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classes below implement the greeting of lockstep's own clients, as pure functions of its messages. The client
-// names itself, proves that it knows the secret, and gets the server's proof.
+// The classes below implement the greeting between a lockstep client and a store server. The classes compute the
+// greeting's messages, and neither send nor receive. In the greeting, the client names itself, proves that it knows the
+// run's secret, and gets the server's proof.
 //
-// Client and server prove to each other that they hold the run's secret, without showing the secret: each side signs
-// both nonces, the run's id and the client's role with HMAC-SHA256 (proto/proof.h). A fresh nonce from either side
-// makes an old proof worthless. The bytes after the greeting are neither encrypted nor signed. The greeting keeps
-// strangers out of a run, but not attackers who can change packets on the way.
+// Client and server prove to each other that they hold the run's secret, without showing the secret. Each side signs
+// both nonces, the run's id and the client's role with HMAC-SHA256 (proto/proof.h). Each side draws a fresh nonce for
+// each greeting, so a proof from an earlier connection is worthless. After the greeting, the bytes of the connection
+// are neither encrypted nor signed. The greeting keeps strangers out of a run, but not attackers who can change packets
+// on the way.
 #pragma once
 
 #include <optional>
@@ -20,12 +22,13 @@
 
 namespace lockstep::store {
 
-// Returns a text of proto::kNonceBytes bytes that nobody can guess. Throws the exceptions of fill_random().
+// Returns proto::kNonceBytes random bytes, which nobody can guess. Throws the exceptions of fill_random().
 std::string random_nonce();
 
-// ChallengeResponse has the messages of both ends of one connection, and computes the two proofs over these messages.
-// Each end fills in the same fields and compares the other end's proof with its own proof for that prover. Ranks that
-// connect to each other also use ChallengeResponse (comm/tcp/greeting.h): the rank that connects is the client.
+// ChallengeResponse has the greeting's fields of both ends of one connection, and computes both ends' proofs over these
+// fields. Each end of the connection fills in all fields. To check the other end's proof, verify() computes the
+// expected proof and compares the two proofs. Ranks also use ChallengeResponse when they connect to each other
+// (comm/tcp/greeting.h); the rank that connects is the client.
 struct ChallengeResponse {
   const Secret* secret = nullptr;  // must outlive this object; null means zeros in place of a secret
   std::string run_id = {};         // the run that the client claims
@@ -38,7 +41,7 @@ struct ChallengeResponse {
   bool verify(proto::Prover prover, std::string_view proof) const;
 };
 
-// ServerGreeting is the server's side of the greeting of one connection.
+// ServerGreeting computes the server's messages in the greeting of one connection.
 class ServerGreeting {
  public:
   enum class Next {
@@ -53,15 +56,16 @@ class ServerGreeting {
     std::string log = {};  // the reason of a refusal, for the server's own log
   };
 
-  // If `secret` is null, every client of the run may proceed. `secret` and `run_id` must outlive this object.
+  // If `secret` is null, the server admits every client of the run. `secret` and `run_id` must outlive this object.
   ServerGreeting(const Secret* secret, const std::string& run_id) : claim_{.secret = secret}, run_id_(run_id) {}
-  // Answers HELLO. Refuses a client of another run if there is no secret; otherwise prove() refuses that client.
+  // Answers HELLO. If the server has no secret, hello() refuses a client of another run. If the server has a secret,
+  // prove() refuses a client of another run.
   Answer hello(const proto::Contents& hello);
-  // Answers PROVE. Call prove() only after a challenge, and only once.
+  // Answers PROVE. REQUIRES: hello() has returned Next::prove, and prove() has not been called.
   Answer prove(std::string_view mac) const;
-  // Returns the role that the client claims, made printable.
+  // Returns the role that the client claims, as printable text.
   const std::string& role() const { return role_; }
-  // Returns the run that the client claims, which may be empty.
+  // Returns the id of the run that the client claims. The id may be empty.
   const std::string& run_id() const { return claim_.run_id; }
 
  private:
@@ -72,17 +76,18 @@ class ServerGreeting {
   std::string role_;
 };
 
-// ClientGreeting is the client's side of the greeting of one connection. A failure throws a StoreError, whose message
-// lacks only the server's address.
+// ClientGreeting computes the client's messages in the greeting of one connection. If the greeting fails, prove() and
+// check() throw StoreError, whose message does not have the server's address; the caller adds the address.
 class ClientGreeting {
  public:
   // `secret` may be null, and must outlive this object if it is not null.
   ClientGreeting(const Secret* secret, std::string run_id, std::string role);
   // Returns the bytes of HELLO.
   std::string hello() const;
-  // Takes the answer to HELLO and returns the bytes of PROVE, or none if neither side has a secret.
+  // Takes the server's answer to HELLO and returns the bytes of the PROVE request. Returns an empty text if neither
+  // side has a secret.
   std::string prove(const proto::Contents& answer);
-  // Takes the answer to PROVE, and checks that the server knows the secret too.
+  // Takes the server's answer to PROVE, and checks the server's proof that it knows the secret.
   void check(const proto::Contents& answer) const;
 
  private:

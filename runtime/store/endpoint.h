@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Endpoint is the address of a lockstep store server, with the secret and the names that admit a client.
+// An Endpoint has the address of a lockstep store server, and the secret, the run and the role with which a client
+// connects to the server.
 #pragma once
 
 #include <optional>
@@ -13,11 +14,12 @@ namespace lockstep::store {
 struct Endpoint {
   net::HostPort address = {};
   // The secret of the run. A client with a secret refuses a server that doesn't ask for the secret, because that server
-  // is not the run's server. If a client has no secret, a server that asks for the secret is an error, which says where
-  // the secret belongs.
+  // is not the run's server. A client without a secret throws an error if the server asks for the secret; the error
+  // says where to set the secret.
   std::optional<Secret> secret = {};
-  // The run, and this client's role in the run ("rank 3", "launcher", "doctor"). Run and role are part of the proof,
-  // and appear in the server's log. A server of another run refuses the client.
+  // The id of the run, and this client's role in the run, such as "rank 3", "launcher" or "doctor". The run's id and
+  // the role are part of the client's proof (auth.h), and appear in the server's log. A server whose run has another id
+  // refuses the client.
   std::string run_id = {};
   std::string role = {};
 };

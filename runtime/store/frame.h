@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Frame is the answer to an operation of lockstep's dialect, or a message that a client gets without asking.
+// A Frame is a message from a store server to a client: the answer to a request in lockstep's dialect, or a message
+// that the client did not ask for.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace lockstep::store {
 
-// A SessionId names a connection of a store server.
+// A SessionId identifies one client's connection to a store server.
 using SessionId = std::uint64_t;
 
 struct Frame {

@@ -24,7 +24,8 @@ void HashStore::stop_waiting() {
 void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& deadline) {
   while (!missing(keys).empty()) {
     if (wait_for_change(deadline)) continue;
-    // Look once more after the deadline or the stop: a value that arrived at the same time counts.
+    // Look for the keys once more after the deadline or stop_waiting(), because the last key may have arrived at the
+    // same moment.
     const auto absent = missing(keys);
     if (absent.empty()) return;
     throw_wait_timeout(description(), keys, absent, deadline);

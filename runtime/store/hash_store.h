@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HashStore is a store inside one process, for a single rank and for ranks that are threads.
+// HashStore is a key-value store inside one process. A job of a single rank uses a HashStore, and so does a job whose
+// ranks are threads of one process.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class LOCKSTEP_INTERNAL_API HashStore : public Store {
   std::vector<std::string> missing(std::span<const std::string> keys) const REQUIRES(mutex_);
   void wait_locked(std::span<const std::string> keys, const Deadline& deadline) REQUIRES(mutex_);
 
-  // Waits for a write. Returns false if the deadline has passed, or after stop_waiting().
+  // Waits for a write. Returns false if the deadline has passed or stop_waiting() was called.
   bool wait_for_change(const Deadline& deadline) REQUIRES(mutex_);
 
   Mutex mutex_;

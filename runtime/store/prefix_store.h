@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// PrefixStore is a part of another store. Key "k" of the part is key "prefix/k" of the other store, so that the groups
-// of a job do not use the same keys.
+// SPDX-License-Identifier: Apache-2.0 PrefixStore puts a prefix before each key, and keeps the values in another
+// store. Key "k" of a PrefixStore is key "prefix/k" of the other store. The groups of a job use different prefixes, so
+// no group overwrites another group's keys.
 #pragma once
 
 #include <memory>
@@ -24,9 +24,9 @@ class LOCKSTEP_INTERNAL_API PrefixStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Returns the number of keys of the whole store underneath, which can't tell whose keys they are.
+  // Returns the number of all keys in the store underneath, including keys without this object's prefix.
   std::int64_t num_keys() override { return store_->num_keys(); }
-  // Returns the keys with this prefix, without the prefix.
+  // Returns the keys that begin with this object's prefix, and removes the prefix from each returned key.
   std::vector<std::string> list_keys() override;
   // Ends all waits at the store underneath.
   void stop_waiting() override { store_->stop_waiting(); }

@@ -29,8 +29,8 @@ int hex_digit(char c) {
 
 void wipe_text(std::string& text) { wipe(std::as_writable_bytes(std::span(text))); }
 
-// Returns whether the file is on a read-only mount, such as a secret of Kubernetes. On such a mount the file's mode is
-// the mount's mode, not the user's.
+// Returns whether the file is on a file system that is mounted read-only, such as a secret volume of Kubernetes. On a
+// read-only mount, the mount decides the file's mode, and the user can't change the mode.
 bool is_mounted_read_only(int fd) {
   struct statvfs system {};
   return ::fstatvfs(fd, &system) == 0 && (system.f_flag & ST_RDONLY) != 0;
@@ -40,10 +40,10 @@ std::string read_secret_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     return InvalidArgument(fmt::format("{}={}: {}", kFileVariable, path, why));
   };
-  // O_NONBLOCK is for a pipe at `path`, which must not block this process.
+  // O_NONBLOCK keeps open() from blocking this process if `path` is a pipe.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
-  // Check the open file, not the name, so that the checked file is the file that is read below.
+  // Check the open descriptor instead of the path, so that nobody can replace the file between the check and the read.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
   if (!S_ISREG(status.st_mode)) throw refuse("it is not a regular file; write the 64 hex digits to one of mode 0600");

@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-// A Secret is the secret of a run. A process that has the secret may use the run's store.
+// SPDX-License-Identifier: Apache-2.0 A Secret is the secret that the processes of a run share. Only a process that
+// knows the secret may use the run's store.
 //
-// A secret is 256 random bits, written as 64 hex digits. A secret never appears in a log, an error message or a command
-// line, and each copy wipes its bytes at its end.
+// A secret has 256 random bits, and is written as 64 hex digits. A secret never appears in a log, an error message or a
+// command line. The destructor of each Secret overwrites the object's bytes.
 #pragma once
 
 #include <array>
@@ -20,22 +20,24 @@ class Secret {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  // Returns a new secret from the kernel's generator.
+  // Returns a new secret from the kernel's random number generator.
   static Secret random();
-  // Parses 64 hex digits of either case. Throws InvalidArgument, which tells the number of digits but not the digits.
+  // Parses 64 hex digits of either case. Throws InvalidArgument for any other text. The error's message does not
+  // contain the text.
   static Secret parse(std::string_view hex);
-  // Returns the secret of LOCKSTEP_STORE_SECRET. If that variable is unset, returns the secret in the file that
-  // LOCKSTEP_STORE_SECRET_FILE names. If both variables are unset, returns nullopt. The file holds the digits and at
-  // most a line's end. The file must be a regular file of mode 0600 or stricter that belongs to this user or to root.
-  // On a file system that is mounted read-only, the file may have any mode. Throws InvalidArgument, with the variable
-  // or path and the remedy, for another file or another text.
+  // Returns the secret in the variable LOCKSTEP_STORE_SECRET. If LOCKSTEP_STORE_SECRET is unset, returns the secret
+  // in the file that LOCKSTEP_STORE_SECRET_FILE names. If both variables are unset, returns nullopt. The secret's
+  // file must contain only the 64 hex digits, and may end with a newline. The secret's file must be a regular file of
+  // mode 0600 or stricter, and must belong to this user or to root. On a read-only file system, the secret's file may
+  // have any mode. Throws InvalidArgument, which names the variable and the remedy, if the secret or its file breaks
+  // these rules.
   static std::optional<Secret> of_environment(const Environment& environment);
 
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = default;
   ~Secret();
 
-  // Returns the digits, which are only for the environment of a rank.
+  // Returns the 64 hex digits of the secret. Pass the digits only to a rank, through the rank's environment.
   std::string hex() const;
   std::span<const std::byte, kBytes> bytes() const { return bytes_; }
   // Compares two secrets in constant time.

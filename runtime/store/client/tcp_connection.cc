@@ -17,8 +17,8 @@ namespace {
 
 using proto::Op;
 
-// The time for one greeting. A server that has accepted the connection answers at once. If the server has not accepted
-// because of a full queue, the client had better try again.
+// The longest time for one greeting. A server that has accepted the connection answers the greeting at once. A server
+// whose listen queue is full does not answer, so the client stops waiting and connects again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
 
 UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect expect) {
@@ -86,7 +86,7 @@ void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
   greeting.check(receive(Op::prove, 0, deadline));
 }
 
-// Returns true once the socket is ready. Returns false if the stop comes first and `at_stop` ends the wait.
+// Returns true once the socket is ready. Returns false if Stop::fd becomes readable first and `at_stop` is AtStop::end.
 bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_stop) const {
   Deadline limit = deadline;
   Stop stop = stop_;  // poll() ignores descriptors of -1
@@ -103,7 +103,8 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_s
     }
     if (ready <= 0) continue;
     if (at_stop == AtStop::end) return false;
-    // A stop stays readable for good: it shortens the limit once and is not polled again, or this loop would spin.
+    // A descriptor of the Stop stays readable, so the loop shortens the limit once and then no longer polls
+    // the descriptor.
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;
@@ -134,7 +135,8 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   for (;;) {
     const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
-      // The bytes stay in the buffer until the next receive(), because contents_ has views of these bytes.
+      // The buffer of the connection keeps the reply's bytes until the next receive(), because contents_ has views of
+      // these bytes.
       contents_ = reader.contents();
       connection_.consume(reader.size());
       return contents_;
@@ -145,7 +147,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
 }
 
 void TcpConnection::receive_more(const Deadline& deadline) {
-  // The answer has usually not arrived yet, so receiving before the wait would be in vain.
+  // Wait before the first recv(), because the answer has usually not arrived yet.
   wait_for(POLLIN, deadline);
   connection_.receive(deadline);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpConnection is one connection to a store server: requests go out, and replies come in. Only one thread at a time
-// uses a connection.
+// may use a TcpConnection.
 #pragma once
 
 #include <chrono>
@@ -20,48 +20,51 @@
 
 namespace lockstep::store {
 
-// Expect says what the caller knows of a server that has not answered yet.
+// Expect says whether the caller knows that a server already listens at the address.
 enum class Expect {
   may_come,  // the server may start later: a refusal means "not yet"
   is_there,  // the server has answered this process before: a refusal means that the server has ended or is ending
 };
 
-// Stop has descriptors whose readability shortens the waits on a connection.
+// Stop has file descriptors that shorten the waits on a connection when the descriptors become readable.
 struct Stop {
-  // A descriptor that becomes readable, for good, when no call may wait long any more. -1 means no descriptor.
+  // A descriptor that becomes and stays readable when no call may wait long any more, or -1 for no descriptor.
   int fd = -1;
-  // The time in which an answer may still arrive after `fd` has become readable.
+  // The longest time that a call waits for an answer after `fd` has become readable.
   std::chrono::nanoseconds grace{};
-  // A descriptor like `fd`, with `last_grace` as its time, for a store that is known not to answer.
+  // A descriptor like `fd`, which becomes readable when the store is known not to answer. After that, a call waits at
+  // most `last_grace` for an answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };
 
 class TcpConnection {
  public:
-  // Connects to a lockstep server and greets the server (auth.h). open() tries again until the deadline, also if the
-  // server closes during the greeting, because a full listen queue shows only then. Throws Timeout, which says what was
-  // tried and what happened. Throws StoreError at once if the server or the client refuses, or if nobody listens where
-  // a server `is_there`.
+  // Connects to a lockstep server and greets the server (auth.h). If connecting or the greeting fails, tries again
+  // until the deadline; a full listen queue of the server shows only in the greeting. Throws Timeout at the deadline,
+  // with the number of tries and the last failure. Throws StoreError at once if the server refuses the client, if the
+  // client refuses the server, or if `expect` is is_there and nobody listens.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // Works like open(), with a single try, for a server that is known to listen.
+  // Works like open(), but tries only once, because the server is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
-  // Works like open(), with another greeting. `greet` gets the connection and the number of the try, from 1. `or_what`
-  // ends the Timeout's question about the program that listens at `address`.
+  // Works like open(), with another greeting. `greet` does the greeting on `connection`, and `attempt` is the number of
+  // the try, from 1. `or_what` is a text for the Timeout's message that guesses which program listens at `address`.
   using Greet = std::function<void(TcpConnection& connection, int attempt)>;
   static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
                                  const Greet& greet, std::string_view or_what);
-  // Makes `stop` shorten each wait from now on. The descriptors of `stop` must outlive this object.
+  // Makes `stop` shorten every later wait of this connection. The descriptors of `stop` must outlive this object.
   void stop_by(const Stop& stop) { stop_ = stop; }
 
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
   void send(std::string_view bytes, const Deadline& deadline);
-  // Receives the reply to the oldest unanswered request, which was `op` with `keys` keys. The returned views are valid
-  // until the next receive(). Throws the exceptions of send(), and CorruptData if the bytes are not a reply.
+  // Receives the reply to the oldest unanswered request, whose operation was `op` and which had `keys` keys. The views
+  // in the returned Contents are valid until the next receive(). Throws the exceptions of send(), and CorruptData if
+  // the bytes are not a reply.
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
-  // Waits until there is a reply to receive. Returns false if the stop came first. Throws Timeout.
+  // Waits until bytes of a reply can be received. Returns false if Stop::fd became readable first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives the connection, with the bytes that were received and not returned, to a caller that goes on by itself.
+  // Returns the underlying connection, with the received bytes that receive() has not returned. The caller then sends
+  // and receives on the connection by itself.
   net::Connection release() && { return std::move(connection_); }
   // Returns the numeric address of the server.
   net::HostPort peer() const;

@@ -19,7 +19,7 @@ using proto::Op;
 
 constexpr proto::Limits kLimits;
 
-// The reasons why the store does not answer, with the remedies.
+// The parts of error messages that say why the store does not answer, and where to look.
 constexpr std::string_view kHostEnded =
     "the process that hosts the store, which is the launcher or rank 0, has ended or refused this request: look at "
     "what "
@@ -29,7 +29,8 @@ constexpr std::string_view kHostVanished =
 constexpr std::string_view kHostSilent =
     "the process that hosts the store may be stopped, or the network between may be cut";
 
-// Returns the time to send to the server, in ms. The time is 0 after the deadline, and negative without a deadline.
+// Returns the time until the deadline, in ms, which a request tells the server. The returned time is 0 if the deadline
+// has passed, and -1 if the deadline never comes.
 std::int64_t timeout_of(const Deadline& deadline) {
   if (deadline.is_never()) return -1;
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
@@ -39,7 +40,8 @@ Frame frame_of(const proto::Contents& reply) {
   return {.status = static_cast<std::uint8_t>(reply.number), .list = {reply.values.begin(), reply.values.end()}};
 }
 
-// Returns true for the kernel's errors on a connection whose other end can't be reached any more.
+// Returns whether `error` is an errno value that the kernel gives a connection whose other host can't be reached
+// any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
 }
@@ -99,12 +101,14 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  // Connect without the lock, because connecting takes a while, and other threads take and return connections.
+  // Connect without holding mutex_, because connecting takes a while, and other threads take and return
+  // connections meanwhile.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());
   } catch (const net::ConnectionClosed&) {
-    // A flooded server makes room by closing the client that has been at its greeting longest.
+    // Try once more, because a server with too many clients closes the client that has been in its greeting longest,
+    // which may be this client.
     return TcpConnection::open_once(endpoint_, limit, stop());
   }
 }
@@ -130,8 +134,8 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   owner_.require(what);
   try {
     TcpConnection connection = take(deadline);
-    // The connection returns to the pool only after its answer. After an error the connection is closed: otherwise the
-    // next request would read the answer that is still to arrive.
+    // The connection returns to the pool only after the request's answer has arrived. After an error the connection is
+    // closed, because the next request on the connection would read the late answer to this request.
     body(connection);
     give_back(std::move(connection));
   } catch (const net::ConnectionClosed& error) {
@@ -169,9 +173,9 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   Frame frame;
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
-    // The answer and the cancel may cross. A cancelled wait has one answer. If the wait's answer was already on the
-    // way, the answer to CANCEL_WAIT is queued after that answer. Read both answers, because the next request on this
-    // connection must not get the second answer.
+    // The answer and the cancel may cross. A cancelled wait has one answer. If the server answered the wait before
+    // CANCEL_WAIT arrived, the server sends a second answer, to CANCEL_WAIT. Read both answers, because the next
+    // request on this connection must not get the second answer.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// TcpStore is the client of a TCP store (tcp_store_server.h).
+// TcpStore is a client of a TCP store server (tcp_store_server.h).
 //
-// Each call uses a separate connection, from a pool that grows with the number of simultaneous calls. So a thread that
-// waits delays no other thread. rest() shrinks the pool. A write returns when the server has the value. A connection
-// with an error is closed and never used again, so a late reply is never taken for the reply to another request. A get
-// is one round trip, and the server keeps the deadline of the get.
+// Each call takes a connection from a pool, which grows with the number of simultaneous calls, so a thread that waits
+// delays no other thread. rest() shrinks the pool. A call that writes returns after the server has stored the value. A
+// connection with an error is closed and never used again, so a late reply is never taken for the reply to another
+// request. get() takes one round trip, because the server waits for the key until the deadline.
 //
-// After the server is gone every call throws StoreError, also a call that is waiting. The call throws at once if the
-// server's process has ended, and in net::kVanishedAfter if the server's host has vanished.
+// If the server is gone, every call throws StoreError, including the calls that are waiting. A waiting call throws at
+// once if the server's process has ended, and after net::kVanishedAfter if the server's host has vanished.
 #pragma once
 
 #include <chrono>
@@ -31,27 +31,29 @@
 namespace lockstep::store {
 
 struct TcpStoreOptions {
-  // The longest time for the round trip of a request that doesn't wait for a key. After this time the store counts as
-  // lost, and the call throws StoreLost.
+  // The longest time for the round trip of a request that doesn't wait for a key. If the reply takes longer, the call
+  // throws StoreLost.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
-  // The time that an answer may take after the deadline of its wait, and that any answer may take after stop_waiting().
-  // Only the server can say which rank has not arrived, or which event came first, and the server's process may be
-  // suspended for a while without being lost. If the server is silent for longer, the call throws StoreLost.
+  // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). The
+  // call waits because only the server can say which rank has not arrived, or which event came first. The server's
+  // process may be suspended for a while without being lost. If the server is silent for longer than cancel_timeout,
+  // the call throws StoreLost.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
-  // The time that an answer may take after give_up(), like cancel_timeout.
+  // The longest time that a call waits for the server's answer after give_up().
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
 };
 
 class TcpStore : public Store, public StoreInternals {
  public:
-  // Connects, and retries until the deadline while nobody listens. Throws Timeout, which names the address and what was
-  // tried. Throws StoreError at once if the server refuses this client or can't prove that it knows the secret.
+  // Connects to the server, and tries again until the deadline while nobody listens at the address. Throws Timeout at
+  // the deadline; the message names the address and what was tried. Throws StoreError at once if the server refuses
+  // this client or can't prove that it knows the secret.
   TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options = {});
-  // Connects, as the constructor above, to a lockstep server without a secret.
+  // Works like the constructor above, for a lockstep server without a secret.
   TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
 
-  // The calls from set() to list_keys() throw InvalidArgument, before they send a request, for keys, values and counts
-  // over the limits of proto/protocol.h.
+  // The functions from set() to list_keys() throw InvalidArgument, and send nothing, if a key, a value or the number of
+  // keys exceeds the limits of proto/protocol.h.
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
@@ -59,11 +61,12 @@ class TcpStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Returns the number of keys, including keys that other kinds of clients have set without a "/" before the key.
+  // Returns the number of all keys on the server, including keys without the prefix "/", which other kinds of clients
+  // have set.
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
-  // Cancels pending waits at the server. From now on every request waits at most TcpStoreOptions::cancel_timeout for
-  // its answer, then throws StoreLost.
+  // Cancels pending waits at the server. After stop_waiting(), every request waits at most
+  // TcpStoreOptions::cancel_timeout for its answer, and throws StoreLost if the answer takes longer.
   void stop_waiting() override;
   // Works like stop_waiting(), with TcpStoreOptions::give_up_timeout.
   void give_up() override;
@@ -82,20 +85,21 @@ class TcpStore : public Store, public StoreInternals {
   Deadline unless_stopped(const Deadline& deadline) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
-  // Runs `body` on a connection. `what` names the call in messages. A Timeout of `body` means a silent server.
+  // Runs `body` on a connection. `what` names the call in messages. If `body` throws Timeout, the server is silent, and
+  // with_connection() throws StoreLost.
   void with_connection(const std::string& what, const Deadline& deadline,
                        const std::function<void(TcpConnection&)>& body);
-  // A Reply is the reply to one request.
+  // A Reply has the contents of the server's reply to one request.
   struct Reply {
     std::int64_t number = 0;
     std::vector<std::string> keys = {};
     Frame frame = {};
   };
   Reply exchange(const std::string& what, const proto::Request& request);
-  // Sends a request that waits until the deadline or stop_waiting(), and returns the answer. If stop_waiting() ends the
-  // wait, the answer's status is kMissing, as if the deadline had passed.
+  // Sends a request that waits at the server until the deadline or stop_waiting(), and returns the server's answer. If
+  // stop_waiting() ends the wait, the answer's status is kMissing, as if the deadline had passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
-  // Throws StoreError if the frame's status is not the status of an answer.
+  // Throws StoreError if this client does not know the frame's status.
   void check_status(const std::string& what, const Frame& frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   std::string bytes_of(const proto::Request& request) const;

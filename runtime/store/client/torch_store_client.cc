@@ -16,16 +16,17 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 
-// The longest time for an answer. The agent is already running, and may be gone when rank 0 ends.
+// The longest time for an answer of torchrun's agent. The agent is already running when this client connects, and may
+// end together with rank 0.
 constexpr auto kAnswerLimit = std::chrono::seconds(5);
 // The longest times for one greeting. A current server answers at once. A busy server does not answer the legacy
-// greeting at all.
+// greeting at all, so kLegacyLimit is short.
 constexpr auto kCurrentLimit = std::chrono::seconds(10);
 constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
-// Returns the number that a current server sends back. A server of 1.13 takes VALIDATE for SET, and takes the magic
-// with three bytes of the PING for the length of a key. The byte 0xff brings the length above the server's limit, so
-// the server hangs up instead of waiting.
+// Returns the number of a PING request, which a current server sends back. A server of PyTorch 1.13 reads VALIDATE as
+// SET, and reads the magic number and three bytes of the PING as the length of a key. The byte 0xff makes this length
+// exceed the limit of the server of 1.13, so the server closes the connection instead of waiting.
 std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
 
 }  // namespace
@@ -48,7 +49,7 @@ std::string TorchStoreClient::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-// A server of 1.13 hangs up on the current greeting, so every other try uses the dialect of 1.13.
+// A server of PyTorch 1.13 closes the connection on the current greeting, so every other try uses the dialect of 1.13.
 void TorchStoreClient::connect(const Deadline& deadline, Expect expect) {
   const auto try_greeting = [&](TcpConnection& connection, int attempt) {
     dialect_ = attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
@@ -101,7 +102,8 @@ std::int64_t TorchStoreClient::ask(const std::string& what, std::initializer_lis
 
 void TorchStoreClient::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
-  // PyTorch's server doesn't acknowledge a write. The answer to a later question proves that the write has arrived.
+  // PyTorch's server doesn't acknowledge a write. The server's answer to a second request after the write proves that
+  // the write has arrived.
   const Op proof = dialect_ == Dialect::legacy ? Op::num_keys : Op::ping;
   ask(fmt::format("set '{}'", key), {{Op::set, {{name}, {value}, 0}}, {proof, {}}});
 }

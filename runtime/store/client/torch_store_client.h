@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TorchStoreClient is a client of PyTorch's store server, which torchrun's agent hosts. The client has the four
-// requests that a rendezvous at this server needs.
+// TorchStoreClient is a client of PyTorch's store server, which torchrun's agent hosts. TorchStoreClient has only the
+// four requests that a rendezvous through PyTorch's store needs.
 //
-// The server may be current or of PyTorch 1.13; the greeting finds out the server's version. A client sends one request
-// at a time. A connection with an error is closed and never used again, so a late reply is never taken for the reply to
-// another request.
+// In the greeting, the client finds out whether the server is from a current PyTorch or from PyTorch 1.13. A
+// TorchStoreClient sends one request at a time. A connection with an error is closed and never used again, so a late
+// reply is never taken for the reply to another request.
 //
-// Threads: one thread at a time uses a client.
+// Threads: only one thread at a time may use a TorchStoreClient.
 // Errors: calls throw StoreError, with the server's address, if the server can't be reached or doesn't answer.
 #pragma once
 
@@ -27,15 +27,15 @@ namespace lockstep::store {
 
 class TorchStoreClient {
  public:
-  // Connects, and retries until the deadline while nobody answers. Throws Timeout, which names the address and what was
-  // tried so far.
+  // Connects to the server, and tries again until the deadline while the server does not answer. Throws Timeout at the
+  // deadline; the message names the address and what was tried.
   TorchStoreClient(const net::HostPort& server, const Deadline& deadline);
 
   // Sets the value of `key`, and returns when the server has the value.
   void set(std::string_view key, std::string_view value);
-  // Waits until `key` exists and returns its value. Throws Timeout, which names the key. If the key is erased at that
-  // moment, a current server returns an empty value. A server of 1.13 closes the connection in this case, and get()
-  // throws StoreError.
+  // Waits until `key` exists and returns its value. Throws Timeout, which names the key. If another client erases `key`
+  // before get() has read the value, a current server returns an empty value. A server of PyTorch 1.13 closes the
+  // connection instead of returning an empty value, and get() throws StoreError.
   std::string get(std::string_view key, const Deadline& deadline);
   void erase(std::string_view key);
   std::int64_t num_keys();
@@ -43,7 +43,7 @@ class TorchStoreClient {
  private:
   void connect(const Deadline& deadline, Expect expect);
   void greet(TcpConnection& connection, const Deadline& deadline) const;
-  // Runs `body` on the connection, with the deadline of one answer. `what` names the call in messages.
+  // Calls `body` with the connection and the deadline for one answer. `what` names the call in messages.
   void exchange(const std::string& what, const std::function<void(TcpConnection&, const Deadline&)>& body);
   // Sends requests, of which only the last request has an answer, and returns the number in that answer.
   std::int64_t ask(const std::string& what, std::initializer_list<proto::Request> requests);

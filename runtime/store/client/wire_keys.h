@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// These functions make the keys that a client of a TCP store puts on the wire.
+// The functions in this file make the keys that a client of a TCP store sends to the server.
 #pragma once
 
 #include <span>
@@ -9,13 +9,15 @@
 
 namespace lockstep::store {
 
-// The prefix that PyTorch's clients put before each key of their users; see proto/PROTOCOL.md.
+// The prefix that PyTorch's clients put before each key of a user (see proto/PROTOCOL.md).
 inline constexpr char kKeyPrefix = '/';
 
-// Returns the key as it goes over the wire. Throws InvalidArgument, which names the store, if the key is too long.
+// Returns `key` with the prefix kKeyPrefix, as a client sends the key. Throws InvalidArgument, which names the store,
+// if the key is too long.
 std::string wire_key(std::string_view store, std::string_view key);
 
-// WireKeys holds several keys, and views of these keys. Throws InvalidArgument if one request can't take so many keys.
+// WireKeys holds several keys with their prefix, and views of the prefixed keys. The constructor throws InvalidArgument
+// if `keys` has more keys than one request may have.
 struct WireKeys {
   WireKeys(std::string_view store, std::span<const std::string> keys);
   WireKeys(const WireKeys&) = delete;

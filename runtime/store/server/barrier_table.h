@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// BarrierTable knows the barriers of PyTorch's BARRIER request, and the connections in each barrier.
+// BarrierTable keeps the barriers of PyTorch's BARRIER request, and the connections that wait in each barrier.
 //
-// One thread uses a BarrierTable. The table knows neither time nor sockets; the caller gives waiters their numbers.
-// When as many waiters as a barrier's world size have arrived at the barrier's name, all these waiters are released at
-// once and the name is free again.
+// One thread uses a BarrierTable. A BarrierTable uses neither clocks nor sockets; the caller identifies each waiter by
+// a number. Once `world_size` waiters have arrived at a barrier, the table releases all of these waiters at once and
+// removes the barrier. The next arrival at the barrier's name begins a new barrier.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ class BarrierTable {
   using WaiterId = std::uint64_t;
 
   struct Arrival {
-    // True if the waiter was the last to arrive. The waiter may then proceed, and take_released() returns the waiters
-    // that arrived earlier.
+    // True if the waiter was the last waiter to arrive at the barrier. The waiter may then proceed, and take_released()
+    // returns the waiters that arrived earlier.
     bool complete = false;
-    // The reason why the waiter can't be in this barrier, with nothing changed; empty if there is no reason.
+    // The reason why the table refuses the waiter, or an empty text if the waiter has arrived. A refusal changes
+    // nothing in the table.
     std::string refusal = {};
   };
   // Lets `waiter` arrive at a barrier. REQUIRES: `waiter` is in no barrier.
   Arrival arrive(WaiterId waiter, std::string_view name, std::int64_t world_size);
-  // Forgets a waiter, as if the waiter had not arrived. Does nothing if the waiter is in no barrier.
+  // Removes a waiter from its barrier, as if the waiter had not arrived. Does nothing if the waiter is in no barrier.
   void leave(WaiterId waiter);
   // Returns the waiters that were released since the last take_released(), except each barrier's last waiter to arrive.
   // The returned waiters are in no barrier any more.
@@ -42,7 +43,8 @@ class BarrierTable {
   using Barriers = std::unordered_map<std::string, Barrier>;
 
   Barriers barriers_;
-  // The waiters in a barrier, each with a pointer into barriers_, whose elements have stable addresses.
+  // The waiters that are in a barrier, each with a pointer to the barrier in barriers_, whose elements have
+  // stable addresses.
   std::unordered_map<WaiterId, Barriers::pointer> inside_;
   std::vector<WaiterId> released_;
 };

@@ -33,8 +33,8 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
 void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
-    // Calls that may throw come first. The observer sees the old value still in place. No waiter is woken, because no
-    // waiter waits at a key that exists.
+    // Calls that may throw come first. The observer runs while the table still has the old value. No waiter is woken,
+    // because no waiter waits at a key that exists.
     check_room(key, found->second.size(), value.size(), false);
     ++version_;
     if (observer_) observer_(key, &found->second, &value);
@@ -146,8 +146,8 @@ bool KeyTable::exists(std::string_view key, Await what) const {
   return values_.contains(key) || (what == Await::key_or_queue && queues_.contains(key));
 }
 
-// Advances the wait to the next lacking key. Returns true if no key is lacking. advance() looks at earlier keys again
-// only when the last key has arrived, because earlier keys may have been deleted since.
+// Advances `wait.lacking` to the next missing key. Returns true if no key of the wait is missing. After the last key
+// has arrived, advance() looks at the earlier keys again, because the earlier keys may have been deleted since.
 bool KeyTable::advance(Wait& wait) const {
   const std::size_t count = wait.keys.size();
   for (std::size_t seen = 0; seen < count; wait.lacking = (wait.lacking + 1) % count, ++seen) {
@@ -177,8 +177,8 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
 void KeyTable::wake_for_value(std::string_view key) {
   const auto found = waiters_at_.find(key);
   if (found == waiters_at_.end()) return;
-  // Move the waiters out and erase the entry first: attend() adds waiters to waiters_at_, and a rehash of waiters_at_
-  // invalidates `found`.
+  // Move the waiters out of waiters_at_ and erase their entry first, because attend() inserts into waiters_at_, and a
+  // rehash invalidates `found`.
   const auto waiters = std::move(found->second);
   waiters_at_.erase(found);
   for (const auto& [number, waiter] : waiters) {
@@ -218,7 +218,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
     woken_.push_back(waiter);
     ++entry.promised;
   }
-  // attend() may have rehashed waiters_at_, which invalidates `place`: look up the queue's waiters again.
+  // Look up the queue's waiters again, because attend() may have rehashed waiters_at_ and invalidated `place`.
   const auto left = waiters_at_.find(queue);
   if (left->second.empty()) waiters_at_.erase(left);
 }
@@ -235,8 +235,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Also forget a waiter that was woken and that take_woken() has not returned. The item that woke this waiter may wake
-  // the next waiter.
+  // Forget the waiter even if it was woken but take_woken() has not returned it yet. The queue item that woke the
+  // cancelled waiter may then wake the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

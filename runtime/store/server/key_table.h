@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // KeyTable holds the data of a store server: keys and their values, queues and their items, and the clients that wait.
 //
-// One thread uses a KeyTable. The table knows neither sockets nor the wire; the caller gives waiters their numbers. A
-// call that would exceed a limit throws StoreError and changes nothing.
+// One thread uses a KeyTable. A KeyTable uses neither sockets nor the wire format; the caller identifies each waiter by
+// a number. A call that would exceed a limit throws StoreError and changes nothing.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
-  // The largest write, in bytes of key and value, that may use the last sixteenth of max_bytes. So a client that fills
-  // the store with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still
-  // fill the last sixteenth, and no part of max_entries is reserved.
+  // The size of the largest write, in bytes of key and value, that may use the last sixteenth of max_bytes. The last
+  // sixteenth lets ranks meet and report failures even after a client has filled the store with large values. Many
+  // small writes can still fill the last sixteenth, and no part of max_entries is reserved.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
@@ -35,19 +35,20 @@ class KeyTable {
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // set(), add(), compare_set() and erase() work as in store.h. add() throws StoreError if the value is not a number or
-  // the sum overflows.
+  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). add() throws StoreError if the
+  // value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
-  // Returns the value, or null if the key does not exist. The pointer is valid until the next write.
+  // Returns the value, or null if the key does not exist. The returned pointer is valid until the next write to
+  // the table.
   const std::string* find(std::string_view key) const;
   std::int64_t add(std::string_view key, std::int64_t delta);
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
-  // Erases the keys that begin with `prefix`, but no queues.
+  // Erases the keys that begin with `prefix`. Queues stay, even if their names begin with `prefix`.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
-  // Returns a number that changes with every change of a value.
+  // Returns a number that increases whenever a value changes or a key is erased.
   std::uint64_t version() const { return version_; }
   // Returns all keys, sorted.
   std::vector<std::string_view> keys() const;
@@ -56,25 +57,26 @@ class KeyTable {
   std::optional<std::string> queue_pop(std::string_view queue);
   std::size_t queue_length(std::string_view queue) const;
 
-  // Await says whether an item in a queue counts as a key of the queue's name, as in PyTorch's WAIT and CHECK.
+  // Await says whether a queue that has an item counts as a key with the queue's name, as in PyTorch's WAIT and CHECK.
   enum class Await { key, key_or_queue };
   bool exists(std::string_view key, Await what) const;
-  // Returns true if all of `keys` exist. Otherwise the table remembers `waiter`, and take_woken() returns `waiter` once
-  // all of `keys` exist at the same time. REQUIRES: `waiter` is not waiting already. A new item wakes only the waiter
-  // that has waited longest. This waiter is expected to take the item, so the next waiter waits for the next item.
+  // Returns true if all of `keys` exist. If a key is missing, the table remembers `waiter`, and take_woken() returns
+  // `waiter` once all of `keys` exist at the same time. REQUIRES: `waiter` is not waiting already. A new item in a
+  // queue wakes only the waiter that has waited longest for the queue. The table expects the woken waiter to take the
+  // item, so the next waiter waits for the next item.
   bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
-  // Notes that a woken waiter has sent its next request. An item that woke the waiter, and that the waiter did not
-  // take, may wake the next waiter.
+  // Notes that a woken waiter has sent its next request. If the waiter did not take the item that woke it, the item may
+  // wake the next waiter.
   void release_promise(WaiterId waiter);
   // Forgets `waiter`, so that `waiter` is not woken any more. Does nothing for an unknown number.
   void cancel(WaiterId waiter);
-  // Returns the keys that a waiter lacks at this moment, as views into the waiter's wait.
+  // Returns the keys for which `waiter` still waits. The returned views are valid until the waiter's wait ends.
   std::vector<std::string_view> missing(WaiterId waiter) const;
   // Returns the waiters whose keys have arrived since the last take_woken(). The returned waiters don't wait any more.
   std::vector<WaiterId> take_woken();
 
-  // An Observer is called just before each change of a value. `before` or `after` is null if the key does not exist
-  // before or after the change.
+  // The table calls the Observer just before each change of a value. `before` is null if the key does not exist before
+  // the change, and `after` is null if the change erases the key.
   using Observer = std::function<void(std::string_view key, const std::string* before, const std::string* after)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -86,8 +88,8 @@ class KeyTable {
   template <typename V>
   using KeyMap = std::unordered_map<std::string, V, Hash, std::equal_to<>>;
 
-  // A Wait is registered at one key at a time, the first key that the waiter lacks. So the cost of a wait for n keys is
-  // n in all.
+  // A Wait is registered at only one key at a time, which is the first missing key of the wait. A wait for n keys
+  // therefore costs O(n) in total.
   struct Wait {
     std::vector<std::string> keys;
     Await what = Await::key;
@@ -115,7 +117,7 @@ class KeyTable {
   std::unordered_map<WaiterId, Wait> waits_;
   std::size_t waited_keys_ = 0;
   std::uint64_t next_number_ = 0;
-  // The registered waiters of each key, by the numbers of their waits.
+  // The waiters that are registered at each key, sorted by Wait::number.
   KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;
   std::unordered_map<WaiterId, std::string> promises_;  // by waiter: the queue whose item woke the waiter
   std::vector<WaiterId> woken_;

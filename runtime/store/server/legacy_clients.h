@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LegacyClients knows the clients of PyTorch 1.13 and 2.0 at a server: the keys that they watch, and the hosts that
-// they come from.
+// LegacyClients knows, for each connected client of PyTorch 1.13 or 2.0, the keys that the client watches and the host
+// from which the client connects.
 //
-// A legacy client opens a second connection, on which the server reports the keys that the client watches. The second
-// connection stays silent if the client watches no key. Only legacy clients have the operation WATCH_KEY. One thread
-// uses a LegacyClients.
+// A legacy client (of PyTorch 1.13 or 2.0) opens a second connection, on which the server reports changes of the keys
+// that the client watches. The second connection of a legacy client stays silent if the client watches no key. Only
+// legacy clients have the operation WATCH_KEY. One thread uses a LegacyClients.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,16 @@ class LegacyClients {
 
   explicit LegacyClients(std::size_t max_watches) : max_watches_(max_watches) {}
 
-  // Adds a connection from `host` that turned out to be a legacy client's. REQUIRES: the connection is not added yet.
+  // Adds a connection from `host` that has turned out to belong to a legacy client. REQUIRES: the connection is not
+  // added yet.
   void add(ClientId client, const std::string& host);
-  // Returns true while a client that was added from `host` is connected. A silent connection from `host` may be that
-  // client's second connection.
+  // Returns whether a client that was added from `host` is connected. If any_at() returns true, a silent connection
+  // from `host` may be the second connection of a legacy client.
   bool any_at(const std::string& host) const { return clients_at_.contains(host); }
   // Makes a client watch `key`. Does nothing if the client watches `key` already. Throws StoreError if all clients
   // together would watch more keys than the limit.
   void watch(ClientId client, std::string_view key);
-  // Returns the clients that watch `key`, in the order of their calls of watch().
+  // Returns the clients that watch `key`, in the order in which the clients began to watch.
   std::vector<ClientId> watchers(std::string_view key) const;
   // Forgets a client. Does nothing for an unknown number.
   void forget(ClientId client);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This part of ServerLoop accepts connections, and limits the clients that have not greeted yet.
+// This file has the functions of ServerLoop that accept connections and limit the number of clients that have not
+// finished their greeting.
 #include <fmt/format.h>
 #include <sys/epoll.h>
 
@@ -15,16 +16,17 @@
 namespace lockstep::store {
 namespace {
 
-// The time in which no connection is accepted after the process ran out of descriptors or memory for a connection.
+// The time for which the server accepts no connection after the process ran out of descriptors or memory.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-// The number of connections that are accepted before existing clients get their turn.
+// The number of connections that the server accepts before it serves the connected clients again.
 constexpr int kAcceptBatch = 64;
 
 }  // namespace
 
 void ServerLoop::accept() {
   const SessionId first_now = next_id_;
-  // Clients in their greeting get at most a part of the descriptors, because strangers must not take all descriptors.
+  // Clients in their greeting may use at most a quarter of the process's descriptors, so that strangers can't use up
+  // all descriptors.
   const net::OpenFilesLimit limit = net::open_files_limit();
   const auto max_greeting = std::clamp<std::size_t>(limit.soft / 4, 1, options_.max_greeting_clients);
   for (int i = 0; i < kAcceptBatch; ++i) {
@@ -63,8 +65,8 @@ void ServerLoop::accept() {
   serve_woken();
 }
 
-// Refuses the oldest client in its greeting that came before `end`. Returns false if there is no such client. A client
-// that has just come gets time to greet.
+// Closes the client that has been in its greeting longest, if the client connected before the session `end`. Returns
+// false if no client in its greeting connected before `end`. Clients that connected later keep their time to greet.
 bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
@@ -75,8 +77,8 @@ void ServerLoop::add_client(UniqueFd fd) {
   const SessionId id = next_id_++;
   try {
     auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
-    // Add the client to the loop last: from then on the loop calls on_ready(), which looks for the client. close()
-    // takes these steps in reverse.
+    // Add the client to the loop last, because the loop then calls on_ready(), which looks up the client. The function
+    // close() undoes these steps in reverse order.
     const Client& place = *clients_.emplace(id, std::move(client)).first->second;
     greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
     loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });
@@ -89,7 +91,6 @@ void ServerLoop::add_client(UniqueFd fd) {
   if (greeting_.size() == 1) close_late_greetings();
 }
 
-// Closes clients that take too long for their greeting, and schedules itself for the next client in its greeting.
 void ServerLoop::close_late_greetings() {
   const auto now = Clock::now();
   while (!greeting_.empty() && greeting_.begin()->second <= now) {

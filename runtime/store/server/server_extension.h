@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ServerExtension extends a store server: it serves requests that the server passes on, and sends clients frames that
-// they did not ask for.
+// A ServerExtension extends a store server: the extension serves the requests that the server passes on, and may send a
+// client a frame that the client did not ask for.
 //
-// Operations from proto::kFirstExtensionCode on belong to the extension, and the store does not know their meaning.
-// runtime/membership has the only extension.
+// The server passes every operation whose code is at least proto::kFirstExtensionCode to the extension, and does not
+// know the operation's meaning. The only extension is in runtime/membership.
 #pragma once
 
 #include <chrono>
@@ -17,31 +17,33 @@
 
 namespace lockstep::store {
 
-// ExtensionHost is the server as its extension sees it. Threads: the server's thread calls all functions except post().
+// ExtensionHost has the functions of the server that its extension may call. Threads: only the server's thread may call
+// the functions of ExtensionHost, except post().
 class ExtensionHost {
  public:
   virtual ~ExtensionHost() = default;
-  // Sends a frame that the client didn't ask for, after the answer to the request that is being served. Does nothing if
-  // the client is gone.
+  // Sends the client a frame that the client didn't ask for, after the answer to the request that is being served. Does
+  // nothing if the client is gone.
   virtual void push(SessionId client, Frame frame) = 0;
-  // Returns the client's socket, for questions to the kernel, or -1 if the client is gone.
+  // Returns the client's socket, about which the extension may ask the kernel, or -1 if the client is gone.
   virtual int socket_of(SessionId client) const = 0;
-  // Calls `act` once, after `delay`, and logs an exception of `act`.
+  // Calls `act` once, after `delay`. If `act` throws, logs the exception.
   virtual void call_after(std::chrono::nanoseconds delay, std::function<void()> act) = 0;
-  // Calls `act` soon on the server's thread, and logs an exception of `act`. Does not call `act` if the server ends
-  // before. Any thread may call post().
+  // Calls `act` soon on the server's thread. If `act` throws, logs the exception. If the server ends first, `act` is
+  // never called. Any thread may call post().
   virtual void post(std::function<void()> act) = 0;
 };
 
-// Threads: the server's thread calls all functions except attach().
+// Threads: only the server's thread calls the functions of a ServerExtension, except attach().
 class ServerExtension {
  public:
   struct Answer {
     Frame frame = {};
-    // True if the client's requests to the extension are served from now on even while the client reads no replies.
-    // Otherwise the server itself would be the cause of a client's silence.
+    // True if the server must serve the client's later requests to the extension even while the client reads no
+    // replies. If the server held these requests back, the client would only seem silent to the extension.
     bool is_urgent = false;
-    // True if the extension sends the answer later as a push to this client. `frame` is then not sent.
+    // True if the extension sends the answer later, by ExtensionHost::push(). If is_later is true, the server does not
+    // send `frame`.
     bool is_later = false;
   };
 
@@ -49,10 +51,12 @@ class ServerExtension {
   // Called once, before all other functions. `host` is the server that has this extension, and outlives the extension.
   virtual void attach(ExtensionHost& host) = 0;
   virtual Answer serve(SessionId client, const proto::Request& request) = 0;
-  // Called when any client's connection has ended, even if the client sent the extension no request.
+  // The server calls ended() after any client's connection has ended, even if the client sent no request to
+  // the extension.
   virtual void ended(SessionId client) = 0;
-  // GivenUp lists clients for which TcpStoreServer::wait_until_idle() does not wait: connected clients that are given
-  // up, and the roles of given-up clients that the extension hears of through another connection.
+  // GivenUp lists the clients that the extension has given up, for which TcpStoreServer::wait_until_idle() does not
+  // wait. `clients` lists connected clients; `roles` lists the roles of clients of which the extension hears through
+  // another client's connection.
   struct GivenUp {
     std::vector<SessionId> clients = {};
     std::vector<std::string> roles = {};

@@ -19,7 +19,7 @@ namespace lockstep::store {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-// The number of lines about bad clients per TcpStoreServerOptions::complaint_window.
+// The largest number of log lines about bad clients in one TcpStoreServerOptions::complaint_window.
 constexpr std::size_t kLoggedLines = 20;
 
 }  // namespace
@@ -55,7 +55,7 @@ bool ServerLoop::run() {
     was_stopped = false;
     log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
   }
-  // Close the clients first: close_listener() reports the remaining clients, and no report follows close_listener().
+  // Close the clients before close_listener(), because close_listener() makes the last report of the number of clients.
   clients_.clear();
   greeting_.clear();
   if (was_stopped) {
@@ -67,7 +67,7 @@ bool ServerLoop::run() {
   return was_stopped;
 }
 
-// Closes the listener through the loop, because the listener belongs to the loop's thread, which may run accept() now.
+// Closes the listener on the loop's thread, because the loop's thread may be in accept(), which uses the listener.
 void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
 }
@@ -134,8 +134,8 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
-  // Here and in on_ready(), serve the clients that the act woke before the counts are reported, so that a caller who
-  // waits for a count finds the answers sent.
+  // Serve the clients that `act` woke before report_changes(), so that a caller who waits for a number of clients finds
+  // all answers sent. on_ready() keeps the same order.
   survive(act);
   serve_woken();
   report_changes();
@@ -158,8 +158,6 @@ void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
   flush(id, client);
 }
 
-// Reads once from the client. The loop returns to a client with more input after the other clients. Returns false if
-// the client is closed.
 bool ServerLoop::receive(SessionId id, Client& client) {
   const auto received = net::try_recv(client.fd.get(), std::as_writable_bytes(std::span(read_buffer_)));
   if (received == 0) return true;
@@ -178,7 +176,6 @@ bool ServerLoop::receive(SessionId id, Client& client) {
   return true;
 }
 
-// Sends as much as the socket takes, and asks the loop for the events that this client needs next.
 void ServerLoop::flush(SessionId id, Client& client) {
   while (!client.session.output().empty()) {
     const auto count = net::try_send(client.fd.get(), client.session.output());
@@ -194,8 +191,9 @@ void ServerLoop::flush(SessionId id, Client& client) {
   client.interest = interest;
 }
 
-// Repeats until no client has news: a served request may wake further clients, a push may take a client over its memory
-// limit. The extension pushes the end of a closed client to other clients.
+// Repeats until no client is left to serve, because a served request may wake further clients, and a pushed frame may
+// take a client over its memory limit. When a client is closed, the extension also pushes frames about the closed
+// client to other clients.
 void ServerLoop::serve_woken() {
   for (;;) {
     const std::vector<SessionId> woken = state_.keys.take_woken();
@@ -219,8 +217,6 @@ void ServerLoop::serve_woken() {
   }
 }
 
-// Lets `act` push to a session, and notes the session in pushed_. push_with() may be called while any session is at
-// work, so a session is closed later.
 template <typename Act>
 void ServerLoop::push_with(SessionId id, Act&& act) {
   const auto found = clients_.find(id);
@@ -244,7 +240,7 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
     try {
       act(*found->second);
     } catch (const std::exception& error) {
-      // Memory has run out, most likely because of this client. The other clients are still served.
+      // An exception most likely means that this client has used up the memory, so only this client is closed.
       if (clients_.contains(id)) refuse(id, error.what());
     }
   });
@@ -287,7 +283,8 @@ ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const pro
                                  proto::shape_of(request.op).name)}}};
 }
 
-// Sends the frame later: a member that registers gets its answer before the extension's messages about other members.
+// Queues the frame, because a member that registers must get its answer before the extension's frames about
+// other members.
 void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
 
 int ServerLoop::socket_of(SessionId client) const {
@@ -303,8 +300,6 @@ void ServerLoop::post(std::function<void()> act) {
   loop_.post([this, act = std::move(act)] { act_and_serve(act); });
 }
 
-// Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose memory, because a
-// session may be at work now.
 void ServerLoop::shed_the_largest() {
   while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
     const auto largest = std::ranges::max_element(
@@ -318,7 +313,6 @@ void ServerLoop::shed_the_largest() {
   }
 }
 
-// Closes a client that has misbehaved, and logs `reason`. If `reason` is empty, the log has the reason already.
 void ServerLoop::refuse(SessionId id, const std::string& reason) {
   Client& client = *clients_.at(id);
   survive([&] {
@@ -331,8 +325,8 @@ void ServerLoop::refuse(SessionId id, const std::string& reason) {
   close(id);
 }
 
-// Removes the descriptor from the loop before the descriptor is closed, because the kernel gives its number to the next
-// connection at once.
+// Removes the descriptor from the loop before the descriptor is closed, because the kernel may give the closed
+// descriptor's number to the next connection.
 void ServerLoop::close(SessionId id) {
   const auto found = clients_.find(id);
   const Client& client = *found->second;
@@ -340,10 +334,11 @@ void ServerLoop::close(SessionId id) {
   loop_.cancel(client.timer);
   const std::string run = greeting_.erase(id) == 0 ? client.session.run_id() : "";
   clients_.erase(found);
-  // Call ended() after the erasure, because the frames of the extension about this client must not go to this client.
+  // Call ended() after the client is erased, because the extension's frames about the closed client must not go to the
+  // closed client.
   if (options_.extension) options_.extension->ended(id);
-  // No client of the run is connected any more. The run's next client finds all keys of the run gone, as the run's
-  // first client did.
+  // When the last client of a run has disconnected, the server erases the run's keys. The next client of the run then
+  // finds no keys of earlier clients.
   if (const auto last = runs_.find(run); last != runs_.end() && --last->second == 0) {
     runs_.erase(last);
     state_.keys.erase_all(options_.keys_of_run(run));

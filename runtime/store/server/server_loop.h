@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ServerLoop is the event loop of a TCP store's server. The loop accepts and serves all clients in turn.
 //
-// Other threads use the loop through tcp_store_server.h. Members belong to the thread inside run(), and before run() to
-// the thread that makes the object. Any thread may call stop(), stop_listening(), end_greetings() and erase_all().
+// Other threads use the loop through tcp_store_server.h. Only the thread that runs run() uses the members of a
+// ServerLoop; before run(), only the thread that constructs the ServerLoop uses the members. Any thread may call
+// stop(), stop_listening(), end_greetings() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -35,7 +36,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
     std::size_t clients = 0;
     // The number of connections that have not finished their greeting.
     std::size_t greeting = 0;
-    // The number of greeted connections that the extension has given up, or that have the role of a given-up client.
+    // The number of connections with a finished greeting that the extension has given up, by client or by
+    // role (ServerExtension::GivenUp).
     std::size_t given_up = 0;
     bool is_listening = true;
     bool has_ended_greetings = false;  // true once end_greetings() was called
@@ -46,15 +48,16 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
   ~ServerLoop() override;
 
-  // Returns the address that the server is bound to.
+  // Returns the address at which the server listens.
   const net::HostPort& address() const { return address_; }
-  // Serves until stop(), then closes all connections. Returns false if an error, which is logged, has ended the loop
-  // before stop().
+  // Serves until stop(), then closes all connections. If an error ends the loop before stop(), run() logs the error and
+  // returns false.
   bool run();
   // Ends run(). Any thread may call stop().
   void stop() { loop_.stop(); }
   void stop_listening();
-  // Gives the clients that are in their greeting `timeout` for the whole greeting. Only the first call has an effect.
+  // Shortens the time for a whole greeting to `timeout`, for the clients that are in their greeting now. Only the first
+  // call has an effect.
   void end_greetings(std::chrono::nanoseconds timeout);
   void erase_all(std::string prefix);
 
@@ -86,44 +89,47 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes clients that take too long for their greeting, and schedules itself for the next client in its greeting.
+  // Closes clients that take too long for their greeting, and schedules its next call for the end of the next
+  // client's time.
   void close_late_greetings();
-  // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. Both log an exception of `act`,
-  // then serve the clients that `act` woke.
+  // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. Both functions log an exception of
+  // `act`, and then serve the clients that `act` woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
-  // Calls `act` and logs an exception of `act`. Most likely memory has run out because of one client, and the other
-  // clients are still served.
+  // Calls `act`. If `act` throws, logs the exception and returns. An exception most likely means that one client has
+  // used up the memory, and the server must still serve the other clients.
   template <typename Act>
   void survive(Act&& act) noexcept;
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
-  // Reads once from the client. The loop returns to a client with more input after the other clients. Returns false if
-  // the client is closed.
+  // Reads from the client only once. If the client has sent more input, the loop reads the rest after it has served the
+  // other clients. Returns false if the client is closed.
   bool receive(SessionId id, Client& client);
-  // Sends as much as the socket takes, and asks the loop for the events that this client needs next.
+  // Sends as much output as the client's socket takes, and tells the loop which events of the socket to wait for next.
   void flush(SessionId id, Client& client);
-  // Answers the clients whose keys or ranks have arrived, and sends the frames that were pushed to clients. Requests
-  // queued after a wait may wake further clients. A client to which no byte can be sent is closed, and the extension
-  // may tell other clients of this client's end.
+  // Answers the clients whose keys or ranks have arrived, and sends the frames that were pushed to clients. The
+  // answered clients' held requests may wake further clients, which serve_woken() answers too. If sending to a client
+  // fails, the client is closed, and the extension may push frames about the closed client to other clients.
   void serve_woken();
-  // Lets `act` push to a session, and notes the session in pushed_. push_with() may be called while any session is at
-  // work, so a session is closed later.
+  // Calls `act`, which pushes a frame to the session `id`, and notes the session in pushed_. If the session must be
+  // closed, serve_woken() closes the session later, because push_with() may be called while any session is at work.
   template <typename Act>
   void push_with(SessionId id, Act&& act);
-  // Lets `act` work on a client, if the client is still connected. Closes a client for which `act` throws.
+  // Calls `act` with the client `id`, if the client is still connected. If `act` throws, closes the client.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
-  // Lets `act` work on a client's session, and sends its output. Closes a client for which `act` returns false.
+  // Calls `act` with the session of the client `id`, and then sends the session's output. If `act` returns false,
+  // closes the client.
   template <typename Act>
   void with_session(SessionId id, Act&& act);
   void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
-  // Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose memory, because a
-  // session may be at work now.
+  // Drops the output of the sessions that hold most memory, until all sessions together hold at most max_held_bytes.
+  // The sessions that lost output are closed later, by serve_woken(), because a session may be at work now.
   void shed_the_largest();
-  // Closes a client that has misbehaved, and logs `reason`. If `reason` is empty, the log has the reason already.
+  // Closes a client that has misbehaved, and logs `reason`. An empty `reason` means that the log has the
+  // reason already.
   void refuse(SessionId id, const std::string& reason);
   void close(SessionId id);
   void warn(const std::string& text);
@@ -140,16 +146,17 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   bool summary_is_due_ = false;
   ServerState state_;  // the shared state; before clients_, whose sessions point to the state
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
-  // The number of greeted clients of each run, if keys_of_run is set.
+  // The number of connected clients with a finished greeting, by run. Only counted if keys_of_run is set.
   std::unordered_map<std::string, std::size_t> runs_;
   SessionId next_id_ = 1;
   Connections reported_;
   std::size_t reported_links_ = 0;  // the number of given-up clients when reported_ was counted
   bool has_ended_greetings_ = false;
-  // The clients in their greeting, the oldest first, with the time until which each client may greet.
+  // The clients in their greeting, the oldest first, with the time at which each client must have finished
+  // its greeting.
   std::map<SessionId, Clock::time_point> greeting_;
   net::EventLoop::TimerId greeting_timer_;
-  // The sessions that were pushed to or shed.
+  // The sessions to which a frame was pushed, or whose output was dropped, since the last serve_woken().
   std::vector<SessionId> pushed_;
   std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // the extension's frames that are not sent yet
   std::string read_buffer_;

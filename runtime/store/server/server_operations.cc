@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This part of ServerSession serves the operations of parsed requests.
+// This file has the functions of ServerSession that serve the operations of parsed requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace {
 using proto::Op;
 using Await = KeyTable::Await;
 
-// The size in bytes from which a reply's memory is shared by the clients that ask for the same keys.
+// The size in bytes from which clients that ask for the same keys share the memory of one reply.
 constexpr std::size_t kShared = std::size_t{64} << 10;
-// The most keys of a reply whose memory is shared.
+// The largest number of keys in a reply whose memory clients share.
 constexpr std::size_t kSharedKeys = 64;
 
 std::size_t bytes_of(const std::vector<std::string_view>& keys) {
@@ -39,7 +39,8 @@ void ServerSession::execute(const proto::Request& request) {
     throw StoreError(fmt::format("{} before it has {}", proto::shape_of(op).name,
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
-  // With this request the client says whether it takes the item that woke it. After the request the item is free again.
+  // This request shows whether the client takes the queue item that woke the client. If the client has not taken the
+  // item, release_promise() lets the item wake another client.
   const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
     case Op::validate:
@@ -99,7 +100,8 @@ void ServerSession::execute(const proto::Request& request) {
   is_greeted_ = phase_ == Phase::serving;
 }
 
-// Serves an operation of lockstep's dialect. The answer to a refused request has the reason.
+// Serves an operation of lockstep's dialect. If the operation throws StoreError, the answer has the status kRefused and
+// the error's message.
 void ServerSession::execute_own(const proto::Request& request) {
   const Op op = request.op;
   const auto& keys = request.contents.keys;
@@ -172,7 +174,7 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// Answers a woken client. If another client has deleted a key since, the woken client continues to wait.
+// Answers a woken client. If another client has deleted an awaited key since, the woken client continues to wait.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
@@ -183,7 +185,7 @@ void ServerSession::answer_woken() {
   stop_waiting();
 }
 
-// Answers if the keys exist. Returns false if the client continues to wait.
+// Answers the request if all awaited keys exist. Returns false if a key is missing, and the client continues to wait.
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:
@@ -204,7 +206,8 @@ bool ServerSession::answer_if_there(Op op) {
 
 // Answers a WAIT_GET whose time is over.
 void ServerSession::answer_late() {
-  // The order matters: missing() reads the wait that forget_waits() ends, and stop_waiting() ends waiting_.
+  // Call missing() before forget_waits(), because missing() reads the wait that forget_waits() ends. Call
+  // stop_waiting() last, because stop_waiting() resets waiting_.
   reply_frame(waiting_->op, proto::kMissing, state_.keys.missing(id_));
   forget_waits();
   stop_waiting();

@@ -15,16 +15,18 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 
-// The size of unread replies above which the session stops reading the client's requests.
+// The number of bytes of unread replies above which the session stops reading the client's requests.
 constexpr std::size_t kUnreadOutput = std::size_t{1} << 20;
-// The size of requests that can't be served yet above which the session stops reading more.
+// The number of bytes of held requests above which the session stops reading the client's requests. A request is held
+// if the session can't serve the request yet.
 constexpr std::size_t kHeldInput = std::size_t{64} << 10;
-// The size up to which sessions keep the memory that they lend each other for their replies.
+// The size of the largest reply buffer that a session keeps in ServerState::spare_output for the next reply.
 constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
-// Returns the memory that a buffer takes. A small buffer may be lent, and counts by its contents.
+// Returns the memory that a buffer takes. A small buffer may be ServerState::spare_output, which all sessions share, so
+// only the bytes in a small buffer count.
 std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }
@@ -59,7 +61,7 @@ ServerSession::~ServerSession() {
 bool ServerSession::receive(std::string_view bytes) {
   if (phase_ == Phase::closed) return false;
   bool open = true;
-  // Usually no input is left from earlier calls, and requests are served from the loop's buffer without a copy.
+  // Usually input_ is empty, and the session serves requests from the loop's buffer without a copy.
   if (input_.empty()) {
     open = serve(bytes);
     if (!bytes.empty()) input_.assign(bytes);
@@ -126,7 +128,8 @@ bool ServerSession::sent(std::size_t bytes) {
     }
     give_back(output_);
   } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
-    // Move the unsent output only now: moved sooner, it would be moved again and again for a slow reader.
+    // Move the unsent output only after more than half of the buffer was sent, because moving it after every send would
+    // copy the output of a slow reader many times.
     output_ = std::string(output());
     sent_ = 0;
   }
@@ -161,7 +164,7 @@ void ServerSession::shed(const std::string& reason) {
   give_back(output_);
   shared_.reset();
   sent_ = 0;
-  // A caller may still use input_, which is freed with the session.
+  // Keep input_, because a caller of shed() may still use input_. The session's destructor frees input_.
   state_.held_bytes -= std::exchange(held_bytes_, 0);
 }
 
@@ -231,12 +234,13 @@ bool ServerSession::serve(std::string_view& input) {
       proto::RequestReader& now = reader();
       const proto::Status status = now.read(input);
       if (status != proto::Status::ok) {
-        // The bytes read so far belong only to this session.
+        // Keep the reader of an incomplete request in this session, because other sessions use the shared reader.
         if (!own_reader_) own_reader_ = std::make_unique<proto::RequestReader>(std::exchange(now, fresh_reader()));
         return status == proto::Status::need_more || close(own_reader_->reason());
       }
       const std::size_t size = now.size();
-      // `own_reader_` is used only until the request is served, because the next request may be in another phase.
+      // Release own_reader_ after this request, because the next request may be in another phase, which has
+      // another reader.
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);

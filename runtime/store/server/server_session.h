@@ -2,9 +2,10 @@
 // ServerSession is the server's side of one connection, as a state machine without sockets: bytes of requests go in,
 // and bytes of replies come out.
 //
-// The first bytes decide which dialect the client speaks. A server without a secret serves PyTorch's dialects at once,
-// and a server with a secret refuses PyTorch's dialects. lockstep's dialect begins with a greeting (auth.h), before
-// which no other request is answered. An idle session holds no buffer. One thread uses the sessions.
+// The client's first bytes decide which dialect the session speaks. A server without a secret serves PyTorch's dialects
+// at once, and a server with a secret refuses PyTorch's dialects. A client of lockstep's dialect must greet first
+// (auth.h): before the greeting, the session answers no other request. An idle session holds no buffer. One thread uses
+// the sessions.
 #pragma once
 
 #include <cstddef>
@@ -31,33 +32,34 @@ class ServerSession {
   ServerSession& operator=(const ServerSession&) = delete;
 
   // Takes bytes from the client and serves the requests that are complete. Returns false if the connection must be
-  // closed, for close_reason(). The bytes of output() may still be sent then.
+  // closed; close_reason() then has the reason. The server may still send output() before it closes the connection.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // Answers the client after the awaited keys or ranks have arrived (KeyTable::take_woken,
-  // BarrierTable::take_released), and continues with the requests held after the wait. Returns false, like receive(),
+  // Answers the client's wait, and then serves the requests that were held during the wait. The server calls wake() for
+  // the sessions that KeyTable::take_woken() and BarrierTable::take_released() return. Returns false, like receive(),
   // if the connection must be closed.
   [[nodiscard]] bool wake();
-  // Answers the client after the time of SessionHost::start_timer() is over. Returns false, like receive(), if the
+  // Answers the client when the timer of SessionHost::start_timer() has expired. Returns false, like receive(), if the
   // connection must be closed.
   [[nodiscard]] bool expire();
 
-  // Appends a frame that the client did not ask for. If the client reads so little that it must be closed,
-  // close_reason() is not empty afterwards, and no further frame is appended. The server may call push() while any
-  // session is at work.
+  // Appends a frame that the client did not ask for to the output. If the unread output exceeds the session's memory
+  // limit, push() sets close_reason(), and later calls append no frame. The server may call push() while any session is
+  // at work.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
-  // Drops all output, and counts the session's memory no longer. The session must then be closed, for `reason`. The
-  // server may call shed() while any session is at work.
+  // Drops all output, and stops counting the session's memory in ServerState::held_bytes. The server must then close
+  // the session, for `reason`. The server may call shed() while any session is at work.
   void shed(const std::string& reason);
 
   // Returns the bytes of replies that are not sent yet.
   std::string_view output() const { return std::string_view(shared_ ? shared_->bytes() : output_).substr(sent_); }
-  // Notes that the first `bytes` of output() were sent. The remaining output may have moved to another place. The new
-  // room may let held requests be served. Returns false, like receive(), if the connection must be closed.
+  // Notes that the first `bytes` of output() were sent. After sent(), the remaining output() may be in another buffer.
+  // If enough output was sent, sent() serves the requests that were held because of unread replies. Returns false, like
+  // receive(), if the connection must be closed.
   [[nodiscard]] bool sent(std::size_t bytes);
 
-  // Returns false while the session holds so much input, after a wait or because the client doesn't read replies, that
-  // no more input should be received.
+  // Returns false if the server should receive no more input, because the session holds too many requests. The session
+  // holds requests while the client waits for a key, and while the client doesn't read replies.
   bool wants_input() const;
   // Returns whether the client has finished its greeting, or has sent a whole request in a dialect without a greeting.
   bool is_greeted() const { return is_greeted_; }
@@ -85,7 +87,7 @@ class ServerSession {
     refused,  // no more input is taken; the answer is sent when the timer ends
     closed,
   };
-  // Waiting is the request that is not answered yet because its keys or ranks have not arrived.
+  // Waiting describes a request that has no answer yet because the awaited keys or ranks have not arrived.
   struct Waiting {
     proto::Op op;
     std::vector<std::string> keys = {};  // the keys of WAIT_GET
@@ -99,13 +101,13 @@ class ServerSession {
   proto::RequestReader& reader();
   proto::RequestReader fresh_reader() const;
   bool close(std::string reason);
-  // Notes how much memory this session holds, including `input_bytes` for requests. If the memory is over the limit,
-  // closes the session and returns false.
+  // Notes how much memory this session holds, including `input_bytes` for requests. If the session exceeds
+  // max_client_bytes, account() closes the session and returns false.
   bool account(std::size_t input_bytes);
 
   void answer(const ServerGreeting::Answer& answer);
-  // The functions from execute() on serve the operations (server_operations.cc). A StoreError from an operation closes
-  // the connection.
+  // The functions from execute() to forget_waits() serve the operations of requests (server_operations.cc). A
+  // StoreError from an operation closes the connection.
   void execute(const proto::Request& request);
   void execute_own(const proto::Request& request);
   void wait(const proto::Request& request);

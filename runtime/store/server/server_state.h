@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ServerState is the state that the sessions of one server share: tables, rules, and buffers for short use.
+// ServerState has the data that all sessions of one server share: tables, options, and reusable buffers.
 #pragma once
 
 #include <chrono>
@@ -22,12 +22,12 @@
 
 namespace lockstep::store {
 
-// SessionHost is the server as a session sees it. The methods of the session call the host.
+// SessionHost has the functions of the server that a session calls.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
-  // Calls the session's expire() after `delay`, in place of an earlier timer's call. expire() is not called if the
-  // timer is stopped or the session has ended.
+  // Calls the session's expire() after `delay`, and stops an earlier timer of the session. If the timer is stopped or
+  // the session ends, expire() is not called.
   virtual void start_timer(SessionId session, std::chrono::nanoseconds delay) = 0;
   virtual void stop_timer(SessionId session) = 0;
   // Writes a line about the session's client to the log.
@@ -36,7 +36,8 @@ class SessionHost {
   virtual ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) = 0;
 };
 
-// A SharedReply is a large reply that several sessions send. So a value that every rank wants is in memory only once.
+// A SharedReply is a large reply that several sessions send, so that a value that every rank wants is in memory
+// only once.
 class SharedReply {
  public:
   // Adds the size of `bytes` to `held` for the lifetime of the reply.
@@ -62,12 +63,14 @@ struct ServerState {
   LegacyClients legacy;
   // The number of bytes that all sessions hold together.
   std::size_t held_bytes = 0;
-  // The readers of requests that arrive whole. For a request that arrives in parts a session makes a separate reader.
+  // The readers of requests that arrive whole. If a request arrives in parts, the session makes a separate reader for
+  // the request.
   proto::RequestReader greeting_reader;
   proto::RequestReader current_reader;
   proto::RequestReader legacy_reader;
   proto::RequestReader lockstep_reader;
-  // A LargeReply is the large reply that was made last, for clients that send the same request before a key changes.
+  // A LargeReply is the last large reply, which the server sends again to clients that send the same request before a
+  // key changes.
   struct LargeReply {
     proto::Op op = proto::Op::get;
     std::vector<std::string> keys = {};
@@ -75,8 +78,8 @@ struct ServerState {
     std::weak_ptr<const SharedReply> reply = {};
   };
   LargeReply last_large_reply;
-  // The memory for one reply. The session that writes a reply takes the memory, and returns the memory after the reply
-  // is sent completely.
+  // The memory for one reply. The session that writes a reply takes spare_output, and returns the memory after the
+  // whole reply is sent.
   std::string spare_output;
 };
 

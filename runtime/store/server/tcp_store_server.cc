@@ -14,7 +14,7 @@ namespace lockstep::store {
 namespace {
 
 // The time that wait_until_idle() waits for connections that have not finished their greeting. A client that has just
-// come finishes its greeting in this time.
+// connected finishes its greeting within kLastGreetings.
 constexpr std::chrono::milliseconds kLastGreetings{500};
 
 }  // namespace
@@ -62,7 +62,7 @@ class TcpStoreServer::Impl {
     if (is_idle(now_.clients)) return true;
     if (deadline.expired()) return false;
     loop_.end_greetings(kLastGreetings);
-    // The server also does not wait for clients that have come since and are still in their greeting.
+    // After end_greetings(), wait_until_idle() does not wait for clients that are still in their greeting.
     const auto is_over = [this]() REQUIRES(mutex_) {
       return is_idle(now_.clients) || (now_.has_ended_greetings && is_idle(now_.clients - now_.greeting));
     };
@@ -79,7 +79,8 @@ class TcpStoreServer::Impl {
     changed_.notify_all();
   }
 
-  // Returns false until the listener is closed after stop_listening(), because another client may come until then.
+  // Returns whether all of `clients` are given up. After stop_listening(), returns false until the listener is closed,
+  // because another client may still connect.
   bool is_idle(std::size_t clients) const REQUIRES(mutex_) {
     return clients == now_.given_up && !(closing_ && now_.is_listening);
   }
