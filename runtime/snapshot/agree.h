@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agree_on() runs a check on each rank, which fails on every rank or on no rank.
+// agree_on() runs a check on each rank, and throws on every rank if the check fails on any rank.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,9 @@
 
 namespace lockstep {
 
-// Collective. Runs `check`, and returns if `check` throws on no rank. If `check` throws an Error on some ranks, throws
-// InvalidArgument on every rank, with `what` and the error's text from the lowest of these ranks.
+// Collective. Runs `check` on every rank, and returns if `check` throws on no rank. If `check` throws an Error on some
+// ranks, throws InvalidArgument on every rank. The message has `what` and the error's text from the lowest rank whose
+// `check` has thrown.
 void agree_on(ProcessGroup& group, std::string_view what, const std::function<void()>& check);
 
 }  // namespace lockstep

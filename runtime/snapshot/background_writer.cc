@@ -20,8 +20,8 @@ bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transpo
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
-  // Wait for the copies first, because the thread reads tensors that the program may free after this call. The thread
-  // begins to write only after the training's thread has said that no tensor changed.
+  // Wait for the copies first, because the writer's thread reads tensors that the program may free after the
+  // destructor. The writer's thread begins to write only after wait_copied(), which wait() calls.
   wait();
   set_phase(Phase::ended);
   thread_.join();
@@ -79,8 +79,8 @@ void BackgroundWriter::wait_copied() noexcept {
     while (phase_ == Phase::copying) changed_.wait(mutex_);
     if (phase_ != Phase::copied) return;
   }
-  // The training's thread looks for changed tensors, because only that thread writes them. The training's thread needs
-  // no lock, because the writer's thread waits until the phase is `writing`.
+  // The training's thread looks for changed tensors, because only the training's thread writes tensors. The training's
+  // thread needs no lock, because the writer's thread waits until the phase is `writing`.
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
       throw InvalidArgument(
@@ -114,7 +114,7 @@ void BackgroundWriter::run() {
       while (phase_ == Phase::idle || phase_ == Phase::copied) changed_.wait(mutex_);
       phase = phase_;
     }
-    // Copy and write without the lock: training asks in each step whether this thread is busy, and must not wait for
+    // Copy and write without holding the lock, because training calls is_busy() in each step and must not wait for
     // the disk.
     if (phase == Phase::copying) {
       for (const Copy& one : later_) copy(one);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// BackgroundWriter has a thread that copies a state's tensors while training continues, and then writes the copies.
+// BackgroundWriter has a thread that copies the tensors of a state to be saved while training continues, and then
+// writes the copies.
 //
-// The phases follow each other: idle -> start() -> copying -> copied -> wait_copied() -> writing -> idle. The
-// training's thread makes the first and the third transition; the writer's thread makes the second and the fourth. The
-// lock guards only the phase. The other fields belong to the training's thread in idle and copied, and to the writer's
-// thread in copying and writing.
+// A BackgroundWriter goes through the phases idle, copying, copied and writing, and then is idle again. The training's
+// thread changes the phase to copying (start()) and to writing (wait_copied()); the writer's thread changes the phase
+// to copied and to idle. The lock guards only the phase. In the phases idle and copied, only the training's thread uses
+// the fields without a lock; in copying and writing, only the writer's thread uses these fields.
 //
-// Threads: only the training's thread calls this class.
-// Failure: start() throws SystemError if no thread can be made; take_failure() returns an exception of the writing.
+// Threads: only the training's thread may call the functions of BackgroundWriter.
+// Failure: start() throws SystemError if the thread can't be made; take_failure() returns the exception with which the
+//   last write failed.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,7 @@ namespace lockstep {
 class BackgroundWriter {
  public:
   // The function that the writer's thread calls after all tensors are copied. The bytes of `items` are the copies.
-  // `why_not` is null, or the reason why `items` is empty.
+  // `why_not` is null, or the exception because of which `items` is empty.
   using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items,
                                    const std::exception_ptr& why_not)>;
 
@@ -43,20 +45,21 @@ class BackgroundWriter {
 
   // Returns whether a state is being copied or written.
   bool is_busy() const;
-  // Starts to write a state. Copies the tensors that can't wait, and leaves the other tensors to the writer's thread.
-  // REQUIRES: !is_busy().
+  // Starts to write a state. start() itself copies the tensors that may change before wait_copied(), and leaves the
+  // other tensors to the writer's thread. REQUIRES: !is_busy().
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
-  // Blocks until the training may write the tensors again. If a tensor was written meanwhile, the started state is not
-  // saved.
+  // Blocks until the writer's thread has copied all tensors, so that the training may write the tensors again. If a
+  // tensor changed while the writer's thread copied the tensors, the started state is not saved.
   void wait_copied() noexcept;
   void wait();
-  // Returns the failure of the last state, and forgets the failure. Returns null if the state was written.
-  // REQUIRES: !is_busy().
+  // Returns the exception with which the last write failed, and forgets the exception. Returns null if the last state
+  // was written. REQUIRES: !is_busy().
   std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
   enum class Phase { idle, copying, copied, writing, ended };
-  // Copy is a copy of a tensor of `items_`. From start() on, the tensor's bytes are the copy's bytes.
+  // A Copy describes the copy of one tensor of `items_`. After start(), SnapshotTensor::bytes of the tensor refers to
+  // the copy.
   struct Copy {
     std::string_view item;
     SnapshotTensor* tensor = nullptr;

@@ -33,7 +33,7 @@ constexpr auto kGenerationFields = [](auto& generation, auto& fields) {
   fields("from-step", generation.from_step);
 };
 
-// DamagedFile is a file of a snapshot that a rank found damaged.
+// A DamagedFile is a snapshot's file that a rank has found damaged.
 struct DamagedFile {
   std::string name = {};
   std::string why_not = {};
@@ -44,21 +44,22 @@ struct DamagedFile {
   };
 };
 
-// Returns a hash of the manifest without its value, because the value may be written later.
+// Returns a hash of the manifest without Manifest::value, because the value may be set after the snapshot was written.
 std::uint64_t hash_of(Manifest manifest) {
   manifest.value.reset();
   return hash64(checkpoint::to_text(manifest));
 }
 
-// Returns the snapshots in the folder from which the job may resume, with this lockstep or a later lockstep, perhaps
-// together with other ranks' disks. Rank 0 logs why the function leaves out a snapshot.
+// Returns the snapshots in `folder` from which the job may resume. The result includes snapshots that only a later
+// version of lockstep can read, and snapshots whose remaining files are on other ranks' disks. On rank 0,
+// candidates_in() logs why it leaves out a snapshot.
 std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int rank,
                                      std::map<std::string, Manifest>& manifests) {
   std::vector<Candidate> own;
   for (FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
     const bool is_later = found.state == SnapshotState::later;
-    // If this disk's copy of the manifest is missing or damaged, another rank's manifest may make the good files on
-    // this disk a snapshot.
+    // If this disk's copy of the manifest is missing or damaged, another rank's copy may show that the undamaged files
+    // on this disk belong to a snapshot.
     const bool is_damaged = found.state == SnapshotState::damaged;
     const bool is_unfinished = (is_damaged || found.state == SnapshotState::unfinished) &&
                                !checkpoint::numbers_of(found.path.filename().string())->survivor;
@@ -80,7 +81,8 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// Returns the first generation that did not resume from the candidate, or null if there is none.
+// Returns the first later generation that resumed from a step before the candidate's step, or null if no later
+// generation did.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -99,7 +101,8 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
     known = checkpoint::list_generations(folder);
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   });
-  // Gather the starts of the job that any rank's disk knows: a disk that was absent knows only the earlier starts.
+  // Gather the generations that the disks of all ranks have recorded, because a disk that was absent at some start
+  // lacks the record of the start.
   std::vector<Generation> generations;
   for (const auto& of_rank : all_gather_records(group, known, kGenerationFields, "snapshots: the starts")) {
     generations.insert(generations.end(), of_rank.begin(), of_rank.end());
@@ -124,8 +127,8 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
 void Candidates::order_by_value(bool higher_is_better) {
   std::erase_if(all_,
                 [](const Candidate& it) { return !it.value || std::isnan(*it.value) || !it.newer_format.empty(); });
-  // The sort is stable: among equal values the earlier step comes first, and among equal steps the lowest rank
-  // comes first.
+  // Among candidates of equal value, the earlier step comes first. The sort is stable, so among candidates of one step
+  // the lowest rank comes first.
   std::ranges::stable_sort(all_, [&](const Candidate& a, const Candidate& b) {
     const double left = higher_is_better ? -*a.value : *a.value;
     const double right = higher_is_better ? -*b.value : *b.value;
@@ -156,12 +159,13 @@ std::optional<Candidate> Candidates::choose(std::string_view only) {
 std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members, std::string_view only) {
   const std::vector<Candidate> all = members;
   std::set<std::string> verified, lost;
-  // Each round tries the files that no rank has found damaged. A file that a rank has found damaged is then read from
-  // another rank's disk.
+  // Each round of the loop verifies copies of files that no rank has found damaged so far. If a rank finds its copy of
+  // a file damaged, the next round takes the file from another rank's disk.
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
-      // A run that resumed from an older snapshot would fence this snapshot, and train its steps again.
+      // Don't resume from an older snapshot, because the run would train the steps again, and no later run could resume
+      // from this snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: '{}' can't be read: {}; or move that snapshot away, to resume from an older one", call_,
@@ -217,7 +221,8 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    // The reader is the rank that wrote the file, if this rank still has the file, so that ranks read at the same time.
+    // If the rank that wrote the file still has the file, the same rank reads the file, so that the ranks read
+    // different files at the same time.
     const Candidate* reader = nullptr;
     for (const Candidate& member : members) {
       if (!member.files.contains(file.name)) continue;

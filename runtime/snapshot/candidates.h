@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates has the snapshots on the ranks' disks. The job resumes from the first snapshot that the ranks which have
-// its files can together read completely.
+// Candidates lists the snapshots on the disks of all ranks, and chooses the snapshot from which the job resumes. The
+// job resumes from the first listed snapshot whose files the ranks can together read completely.
 //
-// Threads: only one thread calls this class, and all calls are collective.
-// Failure: throws InvalidArgument on every rank, and the group's errors.
+// Threads: only one thread may call the functions of Candidates, and all calls are collective.
+// Failure: the functions throw InvalidArgument on every rank, and pass on the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,17 @@
 
 namespace lockstep {
 
-// Candidate is a snapshot on a rank's disk.
+// A Candidate is a snapshot on one rank's disk from which the job may resume.
 struct Candidate {
   int rank = 0;
   std::int64_t step = 0;
   std::int64_t generation = 0;
-  // The hash of the manifest without its value; 0 if the manifest is missing or was not read.
+  // The hash of the manifest without Manifest::value, or 0 if the manifest is missing or was not read.
   std::uint64_t manifest = 0;
   std::optional<double> value = std::nullopt;
   std::string path = {};
-  // The reason why only a later lockstep can read the snapshot; empty if this lockstep can read the snapshot.
+  // The reason why only a later version of lockstep can read the snapshot, or an empty text if this version can read
+  // the snapshot.
   std::string newer_format = {};
   std::set<std::string> files = {};  // the names of the files in the folder
   // choose() sets the next three fields.
@@ -39,7 +40,7 @@ struct Candidate {
   std::map<std::string, int> readers = {};  // a rank that has the file undamaged, by file
   std::filesystem::path own_path = {};      // the snapshot's folder on this rank's disk, or empty
 
-  // The fields that a rank sends to other ranks, which know `rank` as the sender.
+  // The fields that a rank sends to the other ranks. The receivers set `rank` to the sender's rank.
   static constexpr auto kFields = [](auto& candidate, auto& fields) {
     fields("step", candidate.step);
     fields("generation", candidate.generation);
@@ -50,13 +51,14 @@ struct Candidate {
     fields.list("files", candidate.files);
   };
 
-  // Returns whether the candidate has no readable manifest: its rank may not have learned whether rank 0 wrote the
-  // manifest. Only another rank's candidate makes the files of an unfinished candidate a snapshot.
+  // Returns whether the candidate's manifest is missing or damaged. A rank may have stopped before it got a copy of
+  // the manifest that rank 0 wrote. The files of an unfinished candidate belong to a snapshot only if another rank has
+  // the manifest.
   bool is_unfinished() const { return manifest == 0 && newer_format.empty(); }
 
   bool is_newer_than(const Candidate& other) const {
-    // Among generations of one step, the later generation is newer. Among equal snapshots, the lowest rank's snapshot
-    // is newer.
+    // Among candidates of one step, the candidate of the later generation is newer. Among candidates of the same
+    // snapshot, the lowest rank's candidate counts as the newest.
     return std::tuple(step, generation, other.manifest, other.rank) >
            std::tuple(other.step, other.generation, manifest, rank);
   }
@@ -64,37 +66,39 @@ struct Candidate {
 
 class Candidates {
  public:
-  // Lists the snapshots in the folder on every rank's disk. `call` is the caller's name in messages. `group` and
-  // `folder` must outlive this object.
+  // Lists the snapshots in `folder` on every rank's disk. `call` is the caller's name in messages. `group` and `folder`
+  // must outlive this object.
   Candidates(ProcessGroup& group, const std::filesystem::path& folder, std::string_view call);
 
   // Returns all candidates in the order in which choose() tries them, the newest first.
   const std::vector<Candidate>& all() const { return all_; }
-  // Keeps only candidates that have a value, and sorts the candidates, the best first.
+  // Keeps only the candidates that have a value, and sorts these candidates by value, the best first.
   void order_by_value(bool higher_is_better);
 
-  // Returns the first snapshot that the ranks can read. Throws InvalidArgument if a later lockstep wrote a candidate
-  // that comes before this snapshot. `only` is the single file that is needed; if `only` is empty, all files are
-  // needed. Call choose() once.
+  // Returns the first candidate whose files the ranks can read, or nullopt if the ranks can read no candidate. Throws
+  // InvalidArgument if a later version of lockstep wrote a candidate that comes before the first readable candidate. If
+  // `only` is empty, choose() needs all files of a candidate; otherwise choose() needs only the file named `only`. Call
+  // choose() once.
   std::optional<Candidate> choose(std::string_view only = {});
-  // Throws InvalidArgument if a snapshot before `chosen` lacks a file that an absent host has, and tells the job's
-  // launcher that the host is awaited.
+  // Throws InvalidArgument if a snapshot before `chosen` lacks a file that is on the disk of a host outside the group.
+  // Before the exception, tells the job's launcher that the job waits for the absent host.
   void refuse_absent(const std::optional<Candidate>& chosen) const;
-  // Throws InvalidArgument if a rank has damaged snapshots.
+  // Throws InvalidArgument on every rank if the disk of some rank has a damaged snapshot.
   void refuse_damaged() const;
 
  private:
-  // AbsentFile is a file of a snapshot on the disk of a host that is not in the group.
+  // An AbsentFile is a snapshot's file that is on the disk of a host outside the group.
   struct AbsentFile {
     Candidate lead;  // the candidate of a rank that has the manifest
     checkpoint::ManifestFile file;
   };
 
-  // Finds for each file a rank that has the file undamaged. `members` are candidates of one snapshot. If no rank has a
-  // file, returns nullopt and notes whether the file is damaged or on the disk of an absent host.
+  // Finds, for each file of a snapshot, a rank whose disk has the file undamaged. `members` are the candidates of the
+  // snapshot on all ranks. If no rank has an undamaged copy of some file, returns nullopt, after adding the candidates
+  // to damaged_ or setting absent_.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
-  // Gives each file of the manifest, or only the file `only`, a rank that reads the file. Returns a file that no rank
-  // has, or null if each file has a rank.
+  // Sets `lead.readers`, which has a rank that reads the file for each file of the manifest, or for only the file
+  // `only`. Returns a file that no rank has, or null if some rank has each file.
   const checkpoint::ManifestFile* assign_readers(Candidate& lead, const std::vector<Candidate>& members,
                                                  std::string_view only) const;
   void pass_over(const Candidate& candidate, std::string_view why_not);
@@ -105,7 +109,7 @@ class Candidates {
   std::map<std::string, checkpoint::Manifest> own_manifests_;  // this rank's manifests, by path
   std::vector<Candidate> all_;
   std::vector<Candidate> damaged_;  // the damaged candidates before the chosen candidate
-  // The missing file of the newest snapshot, before the chosen snapshot, that lacks an absent host's file.
+  // The first missing file that choose() has found to be on the disk of an absent host.
   std::optional<AbsentFile> absent_;
   std::string said_;  // the last logged text, which is not logged again for another rank
 };

@@ -54,8 +54,8 @@ void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder
 
 void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
   std::uint64_t free = free_bytes(folder_);
-  // The snapshot that the job resumes from stays, and so do the snapshots before it in the order, which may
-  // look complete.
+  // clean() keeps the snapshot from which the job resumes, and the newer snapshots that the job could not read, which
+  // may look complete on this disk.
   for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
     clean(keep, kNone);
     free = free_bytes(folder_);
@@ -83,8 +83,8 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .from_step = from_step,
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
-  // Rank 0 records first, so that rank 0 keeps a disk that ranks share. A crash here leaves a record without snapshots,
-  // and the next start resumes from the same snapshot.
+  // Rank 0 records the start first, so that rank 0 manages the folder on a disk that several ranks share. If the job
+  // crashes after the record, the next start still resumes from the same snapshot.
   on_rank0(
       "Snapshots::restore",
       [&] {
@@ -112,7 +112,8 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
   }
   if (group_.rank() == 0 || !keeps_disk_) return;
   try {
-    // Rank 0's lock is on another disk. The lock `only` keeps a rank of another job from cleaning the folder meanwhile.
+    // Rank 0's lock is on another disk. The lock `only` keeps the ranks of another job from cleaning the folder
+    // during clean_rescues().
     const checkpoint::SeriesLock only(folder_, who());
     checkpoint::clean_rescues(folder_, generation_, from_step);
   } catch (const Error& error) {
@@ -123,9 +124,11 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
 void Catalogue::record_start() {
   if (!unrecorded_) return;
   if (all_write_) checkpoint::make_folders(folder_);
-  // keeps_disk_ becomes false if rank 0, or another rank of this host, keeps the disk.
+  // record_generation() returns false if rank 0, or another rank of this host, has already recorded the start on
+  // the disk.
   keeps_disk_ = checkpoint::record_generation(folder_, *unrecorded_);
-  // Forget the name only now: until the record fences the snapshots that were passed over, cleaning must know the name.
+  // Clear resumes_from_ only after the start is recorded, because until then clean() needs the name to find the
+  // snapshots to keep.
   unrecorded_.reset();
   resumes_from_.clear();
 }

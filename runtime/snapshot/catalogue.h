@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Catalogue has the job's folder on this rank's disk. It knows the folder's snapshots and the number of this start of
-// the job, and decides which snapshots stay.
+// Catalogue manages the job's snapshot folder on this rank's disk. A Catalogue knows the snapshots in the folder and
+// the generation (the number of this start of the job), and decides which snapshots stay.
 //
-// A rank that keeps a disk makes and removes folders on the disk. Rank 0 keeps its own disk. The first rank that
-// records the generation on another disk with the folder keeps this disk.
+// One rank keeps each disk, which means that the rank makes and removes the snapshots' folders on the disk. Rank 0
+// keeps its own disk. On every other disk, the first rank that records the generation keeps the disk.
 //
 // Threads: begin(), record_start() and check_room() run on the training's thread, while the writer's thread is idle.
 //   From begin() on, with_room(), clean() and note_saved_elsewhere() run on the writer's thread, or on the training's
 //   thread while the writer's thread is idle.
-// Failure: throws SystemError if this process can't read or write the disk; begin() also throws the group's errors.
+// Failure: the functions throw SystemError if this process can't read or write the disk; begin() also throws the
+//   group's errors.
 #pragma once
 
 #include <cstdint>
@@ -37,45 +38,47 @@ class Catalogue {
       : folder_(std::move(folder)), group_(group), options_(options) {}
 
   const std::filesystem::path& folder() const { return folder_; }
-  // Returns the number of this start of the job, which begin() sets.
+  // Returns the generation, which is the number of this start of the job, and which begin() sets.
   std::int64_t generation() const { return generation_; }
-  // Returns a description of this rank for messages.
+  // Returns a text for messages that describes this rank.
   std::string who() const;
-  // Returns a manifest of this run, without files and items.
+  // Returns the manifest of a snapshot of this run, still without files and items.
   checkpoint::Manifest head(std::int64_t step, std::string_view reason) const;
   // Returns the folder of this run's snapshot of `step`.
   std::filesystem::path path_of(std::int64_t step) const;
 
-  // Locks the folder for the lifetime of this object. Throws InvalidArgument if another job has the folder. Only rank 0
-  // calls lock().
+  // Locks the folder for the lifetime of this object. Throws InvalidArgument if another job has locked the folder. Only
+  // rank 0 calls lock().
   void lock();
-  // Throws InvalidArgument if the disk lacks space for one snapshot of `bytes`. If the job resumes from a snapshot,
-  // check_room() first removes older snapshots to make room. Only rank 0 calls check_room().
+  // Throws InvalidArgument if the disk lacks space for one snapshot of `bytes` bytes. If the job resumes from a
+  // snapshot, check_room() first removes older snapshots to make room. Only rank 0 calls check_room().
   void check_room(std::uint64_t bytes, bool is_resumed);
-  // Collective. Begins this start of the job, which resumes from `from_step`. With `all_write`, every rank writes to
-  // its own disk; otherwise only rank 0 writes.
+  // Collective. Begins a new generation of the job, which resumes from `from_step`, or from no snapshot if `from_step`
+  // is nullopt. If `all_write` is true, every rank writes to its own disk; otherwise only rank 0 writes.
   void begin(std::optional<std::int64_t> from_step, bool all_write);
-  // Records this start on this rank's disk, unless the disk has the record: a full disk may have refused the record
-  // in begin().
+  // Records this start of the job on this rank's disk, unless the disk already has the record. A full disk may have
+  // refused the record in begin().
   void record_start();
   bool keeps_disk() const { return keeps_disk_; }
   bool all_write() const { return all_write_; }
 
-  // Returns this run's saved snapshot of `step`, or nullopt if there is none.
+  // Returns this run's saved snapshot of `step`, or nullopt if `step` is not saved.
   std::optional<checkpoint::FoundSnapshot> find(std::int64_t step) const;
-  // Returns whether a snapshot of `step` with `value` would be one of the best.
+  // Returns whether a snapshot of `step` with `value` would be one of the best snapshots that
+  // SnapshotOptions::keep_best keeps.
   bool is_among_best(std::int64_t step, double value) const;
 
-  // Sets the name of the snapshot from which the job resumes. Until this start is recorded on this disk, cleaning keeps
-  // the named snapshot and the newer snapshots, which were passed over.
+  // Sets the name of the snapshot from which the job resumes. Until this start is recorded on this disk, clean() keeps
+  // the named snapshot, and the newer snapshots from which the job could not resume.
   void set_resumes_from(std::string name) { resumes_from_ = std::move(name); }
-  // Notes that a snapshot's manifest lies on another disk: the snapshot's files on this disk, without a manifest, are
-  // part of the snapshot.
+  // Notes that a snapshot's manifest is on another disk. The snapshot's files on this disk then count as parts of a
+  // saved snapshot, although this disk has no manifest.
   void note_saved_elsewhere(std::int64_t step, std::int64_t generation) { saved_elsewhere_.emplace(step, generation); }
-  // Removes the snapshots that the options don't keep. Logs a failure to remove snapshots.
+  // Removes the snapshots that SnapshotOptions does not keep. Logs a failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
-  // Calls `write`. On a full disk, removes older snapshots, except the newest, and calls `write` again. `being_written`
-  // is the step whose folder other ranks write to now; this folder stays.
+  // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
+  // often as necessary. The newest snapshot stays. `being_written` is a step whose folder other ranks write to now, so
+  // with_room() does not remove the folder.
   void with_room(const std::function<void()>& write, std::int64_t being_written = kNone);
 
  private:

@@ -36,7 +36,7 @@ std::vector<SnapshotValues> gather_values(ProcessGroup& group, const SnapshotVal
   return all;
 }
 
-// Gives the item's tensors the bytes that `kept` has for these tensors.
+// Makes the tensors of the item with the index `item` refer to the bytes that `kept` has for the tensors.
 void put_back(const KeptState& kept, std::size_t item, std::vector<SnapshotTensor>& tensors) {
   for (const KeptState::Tensor& known : kept.tensors) {
     for (SnapshotTensor& tensor : tensors) {
@@ -133,7 +133,7 @@ void ItemList::take_slices(CapturedItem& captured) const {
   for (SnapshotTensor& tensor : captured.tensors) {
     const std::int64_t all =
         std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies());
-    // A tensor that every rank has whole is one slice, which rank 0 saves.
+    // If every rank has the whole tensor, the tensor is a single slice, which rank 0 saves.
     const SnapshotShard shard = tensor.shard.value_or(SnapshotShard{0, group_.rank() == 0 ? all : 0});
     SlicedTensor& sliced = captured.item.sliced.emplace_back(
         SlicedTensor{.name = tensor.name,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ItemList has the items of a program's state, in the order in which the program added the items, and captures
-// the items.
+// ItemList holds the items of a program's state, in the order in which the program added the items, and captures the
+// items for a snapshot.
 //
-// Threads: only the training's thread calls this class.
-// Failure: throws InvalidArgument for a bad name, and for a shard with another number of bytes than the shard declares.
-//   Passes on the items' exceptions. values() and compare() also throw the group's errors.
+// Threads: only the training's thread may call the functions of ItemList.
+// Failure: add() throws InvalidArgument for a bad name; capture() throws InvalidArgument for a shard with a
+//   wrong number of bytes. All functions pass on exceptions of the items; values() and compare() also throw the
+//   group's errors.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +30,14 @@ struct ListedItem {
   bool is_sharded() const { return item->is_sharded(); }
 };
 
-// CapturedItem is an item as it is when a step ends.
+// A CapturedItem has the values and tensors of an item at the end of a step.
 struct CapturedItem {
   checkpoint::ManifestItem item;
   std::vector<SnapshotTensor> tensors;
 };
 
-// KeptState has the parts of the items' state at the end of an earlier step that may have changed since that step.
+// KeptState has copies from the end of an earlier step: the items' values, and the tensors that may have changed since
+// the step.
 struct KeptState {
   struct Tensor {
     std::size_t item = 0;
@@ -48,7 +50,7 @@ struct KeptState {
 
 class ItemList {
  public:
-  // The values of each item in a snapshot: one set, or one set for each rank.
+  // The values of all items in a snapshot. Each item has either one set of values, or one set for each rank.
   using Values = std::vector<std::vector<checkpoint::SnapshotValues>>;
 
   // `group` must outlive this object.
@@ -56,22 +58,23 @@ class ItemList {
 
   void add(ListedItem item);
   const std::vector<ListedItem>& all() const { return items_; }
-  // Returns whether all ranks write a snapshot, because each rank has a shard of some item.
+  // Returns whether some item is in shards, so that all ranks must write a part of a snapshot.
   bool are_sharded() const;
-  // Returns the size of a snapshot without shards, in bytes.
+  // Returns the number of bytes of a snapshot whose items are not in shards.
   std::uint64_t bytes() const;
   // Collective. Throws Mismatch on every rank if ranks have added different items.
   void compare() const;
 
-  // Returns the present values of the items, or the values in `kept`. With `of_all_ranks` the call is collective if an
-  // item has a value for each rank. Without `of_all_ranks`, the other ranks' values are empty.
+  // Returns the current values of the items, or the values in `kept` if `kept` is not null. If `of_all_ranks` is true,
+  // the call is collective if an item has a value for each rank. If `of_all_ranks` is false, the returned values of the
+  // other ranks are empty.
   Values values(bool of_all_ranks, const KeptState* kept = nullptr) const;
-  // Returns the items that this rank saves. A rank that saves alone saves all items. Otherwise rank 0 saves the items
-  // without shards, and each rank saves its slices of the sharded items.
+  // Returns the items that this rank saves. If `saves_alone` is true, this rank saves all items. If `saves_alone` is
+  // false, rank 0 saves the items without shards, and each rank saves its slices of the sharded items.
   std::vector<CapturedItem> capture(Values values, bool saves_alone, const KeptState* kept = nullptr) const;
 
  private:
-  // Replaces the whole tensors of a captured, sharded item by this rank's slices.
+  // Replaces the whole tensors of a captured item that is in shards by this rank's slices of the tensors.
   void take_slices(CapturedItem& captured) const;
 
   ProcessGroup& group_;

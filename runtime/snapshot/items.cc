@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items in this file need no engine: values of the program, and the place in the data.
+// This file has the snapshot items that need no tensor engine: values of the program, and the position in the data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,12 +23,13 @@ std::string names_of(const std::vector<std::string>& names) {
   return joined(names, checkpoint::in_quotes, ", ", kMostNames);
 }
 
-// ValuesItem is an item that has only values. load() sets the values after check() has read all values once, for
-// their types.
+// ValuesItem is a snapshot item that has only values and no tensors. The function check() reads all values, to find
+// values of a wrong type, before load() sets the values.
 class ValuesItem final : public SnapshotItem {
  public:
   using Get = std::function<SnapshotValues()>;
-  // Reads the values and, with `is_final`, sets the values. Throws InvalidArgument if the values don't fit.
+  // Reads the saved values, and also sets the program's values if `is_final` is true. Throws InvalidArgument if the
+  // values don't fit.
   using Read = std::function<void(const SnapshotValues& values, bool is_final)>;
 
   ValuesItem(std::string type, Get get, Read read)

@@ -22,7 +22,7 @@ using checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotVa
 
 namespace {
 
-// Returns the sums over the ranks of per-rank numbers on rank 0, and zeros on the other ranks.
+// Returns, on rank 0, the sum of each per-rank number over all saved ranks. Returns zeros on the other ranks.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
@@ -70,7 +70,7 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 }  // namespace
 
-// SharedItem is an item of the snapshot. A rank that has a file reads the file for all ranks.
+// SharedItem is an item of the snapshot, whose files one rank reads for all ranks.
 class OpenSnapshot::SharedItem final : public SavedItem {
  public:
   // `snapshot` and `item` must outlive this object.
@@ -103,8 +103,8 @@ class OpenSnapshot::SharedItem final : public SavedItem {
 
 OpenSnapshot::OpenSnapshot(ProcessGroup& group, Candidate chosen)
     : group_(group), chosen_(std::move(chosen)), manifest_(*chosen_.contents), files_(chosen_.own_path) {
-  // The manifest lists the tensors that are in slices. Each tensor in a file of whole tensors is one slice, which the
-  // rank that reads the file announces.
+  // The manifest lists only the tensors that are in slices. The rank that reads a file of whole tensors sends all ranks
+  // the list of the file's tensors, each as one slice.
   checkpoint::Manifest own;
   own.world_size = group.size();
   for (const ManifestItem& item : manifest_.items) {
@@ -154,7 +154,8 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       continue;
     }
     try {
-      // A run may have its state in shards or not, whether the saved run had shards or not.
+      // An item may be in shards although the saved item was not, or the reverse, so compare only whether both are
+      // per rank.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
         throw InvalidArgument(fmt::format("it is of type {}, and the program's is {}",
@@ -173,7 +174,8 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
   compare_tied(items);
 }
 
-// The ranks read the tied tensors together, so compare_tied() runs after every rank has found that each item fits.
+// check() calls compare_tied() only after every rank has found that each item fits, because the ranks read the tied
+// tensors together.
 void OpenSnapshot::compare_tied(const ItemList& items) {
   for (const ListedItem& item : items.all()) {
     const ManifestItem* const saved = find(item);
@@ -199,7 +201,7 @@ void OpenSnapshot::compare_tied(const ItemList& items) {
 }
 
 void OpenSnapshot::load(const ItemList& items) {
-  // Load in the snapshot's order, which is equal on all ranks, because the ranks read each file together.
+  // Load the items in the snapshot's order, which is equal on all ranks, because the ranks read each file together.
   for (const ManifestItem& saved : manifest_.items) {
     const auto item = std::ranges::find(items.all(), saved.name, &ListedItem::name);
     if (item == items.all().end()) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenSnapshot has the contents of the chosen snapshot, as every rank knows them, and loads the contents into the
-// program's items. One rank that has a file reads the file for all ranks.
+// OpenSnapshot has the contents of a chosen snapshot, and loads the contents into the program's items. For each file,
+// one rank whose disk has the file reads the file and sends the bytes to all ranks.
 //
-// Threads: only the training's thread calls this class, and all calls are collective.
-// Failure: check() throws InvalidArgument on every rank, and changes nothing. Reading throws CorruptData and
-//   SystemError on the rank that reads, and the group's errors on the other ranks.
+// Threads: only the training's thread may call the functions of OpenSnapshot, and all calls are collective.
+// Failure: check() throws InvalidArgument on every rank, and changes nothing. If reading a file fails, a call throws
+//   CorruptData or SystemError on the rank that reads, and the group's errors on the other ranks.
 #pragma once
 
 #include <map>
@@ -27,9 +27,9 @@ class OpenSnapshot {
   const checkpoint::Manifest& manifest() const { return manifest_; }
   RestoredSnapshot restored() const;
 
-  // Throws InvalidArgument on every rank if the contents don't fit some rank's items.
+  // Throws InvalidArgument on every rank if the snapshot does not fit the items of some rank.
   void check(const ItemList& items, const RestoreOptions& options);
-  // Loads the contents into the items, after check().
+  // Loads the snapshot's contents into the items. REQUIRES: check() has not thrown.
   void load(const ItemList& items);
 
  private:
@@ -37,8 +37,8 @@ class OpenSnapshot {
   using Tensors = std::map<std::string, checkpoint::SlicedTensor>;
 
   const checkpoint::ManifestItem* find(const ListedItem& item) const;
-  // Throws InvalidArgument on every rank if the snapshot has different bits under the names of a tensor that is tied in
-  // the program.
+  // Throws InvalidArgument on every rank if a tensor has several names in the program (is tied), but different bytes
+  // under these names in the snapshot.
   void compare_tied(const ItemList& items);
 
   ProcessGroup& group_;

@@ -34,14 +34,14 @@ void Rescue::keep(std::int64_t step) {
   }
   copy_tensors();
   keep_counts();
-  // Set the step last: if a call above throws, an update still counts as under way, and save() does not save the
-  // mixed state.
+  // Set step_ and is_updating_ last. If a call above throws, is_updating_ stays true, and save() does not save a
+  // mixture of two steps.
   step_ = step;
   is_updating_ = false;
 }
 
-// Notes the numbers of writes, and whether all writes are counted. Some optimizers write without counting, such as
-// LibTorch's SGD through data().
+// Notes how often each tensor was written, and whether the counts include every write. Some optimizers write tensors
+// without increasing the count, such as LibTorch's SGD, which writes through data().
 void Rescue::keep_counts() {
   are_writes_known_ = step_ != kNone;
   for (Counted& tensor : counted_) {
@@ -50,7 +50,8 @@ void Rescue::keep_counts() {
   }
 }
 
-// After the first of two backwards of a step, is_updating_ is true but no optimizer has written anything yet.
+// If a step has two backward passes, is_updating_ is true after the first backward pass, although no optimizer has
+// written a tensor yet.
 bool Rescue::is_as_kept() const {
   const auto is_unwritten = [](const Counted& tensor) { return tensor.version() == tensor.kept; };
   return !is_updating_ || (are_writes_known_ && std::ranges::all_of(counted_, is_unwritten));
@@ -91,7 +92,7 @@ bool Rescue::refuse_lost(std::string_view why) {
 }
 
 void Rescue::save(std::string_view why, bool all_live) noexcept {
-  // An unfinished step may have written a part of the parameters.
+  // Don't save an unfinished step, because an optimizer may have written only a part of the parameters.
   if (step_ == kNone || !is_as_kept() || std::exchange(is_saved_, true)) return;
   if (!all_live && group_.internals().are_apart()) {
     log_warn(
@@ -100,7 +101,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
         why, step_);
     return;
   }
-  // On a device the parameters may already contain a sum without the lost rank's gradients.
+  // If the GPU has not finished the step, the parameters may already contain a gradient sum without the lost
+  // rank's gradients.
   if (!all_live && !are_steps_over_()) {
     log_warn(
         "snapshots: {}, and step {} is not saved: the GPU of {} had not finished it; the job resumes from the last "
@@ -120,16 +122,17 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // The writer must end first: the writer may be saving this very step, and the holder of the claim looks for the step
-  // on the disk.
+  // Wait for the writer first, because the writer may be saving this very step, and the rank that gets the claim looks
+  // for the saved step on the disk.
   writer_.wait_alone();
-  // The claim lasts until the step is durable. If a survivor is killed before then, the claim goes to the next
-  // survivor, which waits here and finds that the step is not saved.
+  // The claim of one surviving rank lasts until the step is durable. If the rank with the claim is killed earlier, the
+  // next survivor, which waits in take(), gets the claim and finds that the step is not saved.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));
   if (!claim) return;
-  // The survivor needs a separate thread and folder: the group may have failed, and rank 0 may write to this disk.
+  // The survivor uses a separate thread and folder, because the group may have failed, and rank 0 may be writing to the
+  // same disk.
   BackgroundWriter survivor([this](checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
                                    const std::exception_ptr& why_not) {
     if (why_not) std::rethrow_exception(why_not);

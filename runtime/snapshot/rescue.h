@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rescue keeps the state at the end of the last step() that this rank has finished. A survivor can save the kept state
-// after another rank has died, or when the ranks stop in an evaluation.
+// Rescue keeps the training state at the end of the last step that this rank has finished. A surviving rank can save
+// the kept state after another rank has died. Ranks that stop during an evaluation can save the kept state too.
 //
-// Memory that only optimizers write is not copied, because this memory has the kept step's state until an optimizer may
-// write again. Memory that a forward or the program changes is copied in each step.
+// Rescue does not copy memory that only optimizers write, because this memory has the kept step's state until an
+// optimizer writes again. In each step, Rescue copies the memory that a forward pass or the program changes.
 //
-// Threads: only the training's thread calls this class.
+// Threads: only the training's thread may call the functions of Rescue.
 // Failure: save() throws nothing, and logs why the step was not saved.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace lockstep {
 class Rescue {
  public:
   // All arguments must outlive this object. `are_steps_over` returns whether the device has finished the work that the
-  // last backwards started.
+  // last backward passes started.
   Rescue(ProcessGroup& group, Catalogue& catalogue, const ItemList& items, SnapshotWriter& writer,
          std::function<bool()> are_steps_over)
       : group_(group),
@@ -36,29 +36,29 @@ class Rescue {
         writer_(writer),
         are_steps_over_(std::move(are_steps_over)) {}
 
-  // Keeps the state at the end of a step. Each step calls keep(), so keep() is cheap.
+  // Keeps the training state at the end of `step`. Every step calls keep(), so keep() must be cheap.
   void keep(std::int64_t step);
-  // Copies rank 0's buffers, with which a forward of the step after `step` has begun, so that a survivor has rank 0's
-  // buffers too.
+  // Copies the module's buffers again after a forward pass that follows `step` has received rank 0's buffers, so that
+  // every survivor saves rank 0's buffers.
   void keep_buffers(std::int64_t step);
-  // Notes that a backward has ended: optimizers may write until the next keep().
+  // Notes that a backward pass has ended, after which optimizers may write until the next keep().
   void begin_update() { is_updating_ = true; }
-  // Forgets the kept step, because the memory no longer holds only the step's state.
+  // Forgets the kept step. Call forget() if the memory no longer has the state of the kept step.
   void forget() { step_ = kNone; }
   // Returns the kept step, or a negative number if no step is kept.
   std::int64_t step() const { return step_; }
-  // From now on, also saves the kept step when an uncaught exception ends the process.
+  // Makes this object save the kept step if an uncaught exception ends the process.
   void save_at_fatal_error() {
     at_fatal_error_ = std::make_unique<AtFatalError>([this] { save("the job has failed"); });
   }
-  // Saves the kept step at most once, on one of the ranks that call save(). With `all_live`, which means that the ranks
-  // have agreed to stop, save() is collective; otherwise save() is not collective.
+  // Saves the kept step at most once, on one of the ranks that call save(). If `all_live` is true, the ranks have
+  // agreed to stop, and save() is collective. If `all_live` is false, save() is not collective.
   void save(std::string_view why, bool all_live = false) noexcept;
 
  private:
   static constexpr std::int64_t kNone = -1;
 
-  // Counted is a tensor that optimizers write, with the number of writes.
+  // A Counted is a tensor that optimizers write, with the number of writes to the tensor.
   struct Counted {
     std::function<std::uint64_t()> version;
     bool is_parameter = false;
@@ -67,16 +67,15 @@ class Rescue {
 
   void copy_tensors();
   void keep_counts();
-  // Returns whether no optimizer has written anything since the last keep().
+  // Returns whether no optimizer has written a tensor since the last keep().
   bool is_as_kept() const;
-  // Returns true and logs the reason if the step can't be saved, because some rank's part of the state is lost and may
-  // not be dropped.
+  // If a part of the state was lost with a dead rank and may not be dropped, logs why the step is not saved, and
+  // returns true.
   bool refuse_lost(std::string_view why);
-  // Returns a text for messages: the step from which the job resumes after a death, and the number of steps that the
-  // job repeats.
+  // Returns a text for messages that says from which step the job resumes, and how many steps the job repeats.
   std::string cost_of_loss() const;
-  // Saves a snapshot without shards: the first survivor to claim the snapshot writes the whole snapshot to its
-  // own disk.
+  // Saves a snapshot whose items are not in shards. The first surviving rank that claims the snapshot writes the whole
+  // snapshot to its own disk.
   void save_alone(std::string_view why, ItemList::Values values);
 
   ProcessGroup& group_;

@@ -45,7 +45,7 @@ std::string key_of(const fs::path& snapshot, int rank, const char* what) {
 }
 
 void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, Manifest manifest, std::string failure) {
-  // Wait for every rank, even after a rank has failed: the files of all ranks must be removed with the folder.
+  // Wait for every rank even after one rank has failed, so that no rank still writes files when the folder is removed.
   const Deadline deadline = Deadline::after(group.timeout());
   std::vector<std::string> failures;
   if (!failure.empty()) failures.push_back(std::move(failure));
@@ -67,9 +67,9 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
           fmt::format("{}: {}", group.roster()[static_cast<std::size_t>(rank)].describe(), error.what()));
     }
   }
-  // The manifest makes the files a snapshot. A crash before the manifest is durable leaves files on all disks, which
-  // the next start passes over and the next save removes. A later crash leaves a snapshot, whichever ranks have a copy
-  // of the manifest.
+  // The manifest makes the files a snapshot. If the job crashes before the manifest is durable, the disks have files
+  // without a manifest, which the next start ignores and the next save removes. If the job crashes after the manifest
+  // is durable, the snapshot is complete, whichever ranks have a copy of the manifest.
   std::exception_ptr reason;
   try {
     if (!failures.empty()) throw Error(joined(failures, std::identity(), "; ", kMostNamed));
@@ -83,13 +83,14 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
   }
   if (reason) std::rethrow_exception(reason);
   keep_saved_step(manifest.step);
-  // Clean last: an older snapshot is removed only after a newer snapshot is durable.
+  // Call clean() last, so that an older snapshot is removed only after the newer snapshot is durable.
   catalogue.clean();
 }
 
 void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot) {
-  // Wait for two timeouts: rank 0 begins to wait for the other ranks within one timeout, and waits up to a second
-  // timeout. If rank 0 does not answer, the files stay: the snapshot is complete if its manifest is on rank 0's disk.
+  // Wait for two timeouts, because rank 0 begins to wait for the other ranks within one timeout, and waits up to a
+  // second timeout. If rank 0 does not answer, this rank keeps the files, because the snapshot is complete if the
+  // manifest is on rank 0's disk.
   const std::string key = key_of(snapshot, group.rank(), kManifest);
   const std::string text = group.store().get(
       key, Deadline::after(group.timeout()).is_never() ? Deadline::never() : Deadline::after(2 * group.timeout()));
@@ -97,8 +98,8 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   if (text == kNotAwaited) return;
   if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs the reason
   const Manifest manifest = checkpoint::manifest_from_text(text);
-  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not. clean() below must
-  // not take the files for the remains of a crash.
+  // Rank 0's disk has the manifest, so the files on this disk belong to a saved snapshot even if copying the manifest
+  // fails. Without this note, clean() would take the files for the remains of a crash.
   catalogue.note_saved_elsewhere(manifest.step, manifest.generation);
   std::string failure;
   const auto copy = [&] {
@@ -124,8 +125,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   std::string own = is_busy ? kBusy : "";
   fs::path made;
   try {
-    // Erase the keys that an earlier attempt at the same step may have left. Erase the keys before the exchange below,
-    // because no rank sets new keys before all ranks have passed the exchange.
+    // Erase the keys that an earlier attempt to save the same step may have left. Erase the keys before
+    // all_gather_text(), because no rank sets new keys before all ranks have called all_gather_text().
     const fs::path path = catalogue.path_of(head.step);
     for (const char* key : {kWritten, kManifest}) group.store().erase(key_of(path, group.rank(), key));
     if (own.empty()) catalogue.record_start();
@@ -133,8 +134,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   } catch (const Error& error) {
     own = error.what();
   }
-  // The folders are made before the exchange too: a rank that does not keep its disk writes to a folder that another
-  // rank made.
+  // The folders must exist before all_gather_text() returns, because a rank may write to a folder that another rank
+  // has made.
   std::vector<std::string> failures;
   bool is_any_busy = false;
   const std::vector<std::string> all =
@@ -160,8 +161,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
     failure = fmt::format("{}: {}", catalogue.who(), error.what());
   }
   if (group.rank() == 0) return join(group, catalogue, path, std::move(head), std::move(failure));
-  // Set the key last, because the key says that the files are durable. A rank that is killed before it sets the key
-  // leaves files without a manifest, and rank 0's wait ends with the group's failure.
+  // Set the key last, because the key says that the files are durable. If a rank is killed before it sets the key, its
+  // files stay without a manifest, and rank 0's wait for the key ends when the group fails.
   group.store().set(
       key_of(path, group.rank(), kWritten),
       write_record(Written{failure, catalogue.keeps_disk(), failure.empty() ? checkpoint::to_text(head) : ""},
@@ -170,7 +171,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
 }
 
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step) {
-  // Set a key only if its writer has not set the key: files that all ranks have written may still become a snapshot.
+  // Set a key only if the key does not exist yet, because the files may still become a snapshot if all ranks have
+  // written their files.
   const fs::path path = catalogue.path_of(step);
   const auto set_if_absent = [&](int rank, const char* what, std::string_view value) {
     group.store().compare_set(key_of(path, rank, what), "", value);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// These functions write a snapshot of all ranks. Each rank writes its slices to its own disk, and rank 0 writes the
-// manifest after all files are durable. The ranks meet through the group's store, because the writers' threads may not
-// start collectives while training does.
+// The functions in this file write one snapshot together on all ranks. Each rank writes its slices to its own disk, and
+// rank 0 writes the manifest after all files are durable. The ranks communicate through the group's store, because a
+// writer's thread may not start a collective while the training's thread starts collectives.
 //
-// The store has two keys per rank and snapshot. The key "written" holds the rank's part of the manifest, or the rank's
-// failure, for rank 0. The key "manifest" exists if the rank keeps a disk. Rank 0 sets "manifest" to the whole
-// manifest, or to nothing after a failure. The reader of a key erases the key.
+// The store has up to two keys for each rank and snapshot. Each rank sets its key "written" to its part of the
+// manifest, or to its failure, and rank 0 reads the key. If a rank keeps a disk (catalogue.h), rank 0 sets the rank's
+// key "manifest" to the whole manifest, or to an empty text after a failure. The rank that reads a key erases the key.
 //
 // Threads: write_sharded() runs on the writer's thread; the other functions run on the training's thread.
-// Failure: open_sharded() returns the same reason on every rank, and throws the group's errors. On rank 0
-//   write_sharded() throws the reason why the snapshot is not durable. After a failure no files of the snapshot stay,
-//   except on the disk of a rank to which rank 0 does not answer.
+// Failure: open_sharded() returns the reason of a failure, equal on every rank, and throws the group's errors. If the
+//   snapshot is not durable, write_sharded() throws the reason on rank 0. After a failure, the ranks remove the
+//   snapshot's files from their disks. A rank to which rank 0 does not answer leaves the files on its disk.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,17 @@ namespace lockstep {
 
 inline constexpr const char* kBusy = "busy";
 
-// Collective. Makes the step's folder on each disk and returns an empty text. If the step can't be saved now, returns
-// the reason on every rank, and removes the folder. The reason is kBusy if a rank still writes an earlier step.
-// `is_busy` says whether this rank still writes an earlier step.
+// Collective. Makes the snapshot's folder on each disk, and returns an empty text on success. If the step can't be
+// saved now, removes the folder and returns the reason, which is equal on every rank. The returned reason is kBusy if a
+// rank still writes an earlier step. `is_busy` says whether this rank still writes an earlier step.
 std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, checkpoint::Manifest head, bool is_busy);
-// Writes this rank's files, after open_sharded(). Rank 0 then waits until all ranks' files are durable, writes the
-// manifest, and sends the manifest to the ranks that keep a disk. `why_not` is null, or the reason why this rank has
-// nothing to write.
+// Writes this rank's files. REQUIRES: open_sharded() has returned an empty text. Rank 0 also waits until all ranks'
+// files are durable, writes the manifest, and sends the manifest to the ranks that keep a disk. `why_not` is null, or
+// the exception because of which this rank has nothing to write.
 void write_sharded(ProcessGroup& group, Catalogue& catalogue, checkpoint::Manifest head,
                    std::span<const checkpoint::ItemSource> sources, const std::exception_ptr& why_not);
-// Ends the waits of this rank's thread for other ranks in write_sharded() of `step`. A rank that ends on its own calls
-// give_up_sharded(), because the other ranks' copies end with a backward that this rank does not reach.
+// Makes write_sharded() of `step` on this rank stop waiting for other ranks. A rank that ends early calls
+// give_up_sharded(), because the other ranks finish their copies in a backward pass that this rank does not reach.
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step);
 
 }  // namespace lockstep

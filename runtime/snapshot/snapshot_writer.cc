@@ -17,8 +17,8 @@
 namespace lockstep {
 namespace {
 
-// The least time between two warnings. A line for each warning would fill a pipe that nobody reads for a while, such as
-// mpirun's pipe while mpirun ends a job.
+// The least time between two warnings. Without kBetweenWarnings, the warnings could fill a pipe that nobody reads for a
+// while, such as mpirun's pipe while mpirun ends a job.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 
 }  // namespace
@@ -35,13 +35,13 @@ void SnapshotWriter::write(const checkpoint::Manifest& head, std::span<const che
   if (why_not) std::rethrow_exception(why_not);
   catalogue_.with_room([&] { checkpoint::write_snapshot(catalogue_.folder(), head, items); });
   keep_saved_step(head.step);
-  // Clean last: an older snapshot is removed only after a newer snapshot is durable.
+  // Call clean() last, so that an older snapshot is removed only after the newer snapshot is durable.
   catalogue_.clean();
 }
 
 void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> items) {
   const std::int64_t step = head.step;
-  // Every rank notes the step, even if the step is left out below: all ranks must find the same steps due.
+  // Set last_saved_ on every rank, even if the step is left out below, because all ranks must find the same steps due.
   last_saved_ = step;
   const bool is_sharded = catalogue_.all_write();
   if (group_.rank() != 0 && !is_sharded) return;
@@ -77,7 +77,8 @@ void SnapshotWriter::save(const checkpoint::Manifest& head, std::vector<Captured
     thread_.start(head, std::move(items));
     thread_.wait();
   };
-  // Each rank's thread must be idle before any rank opens the step; otherwise a rank would find itself busy.
+  // Wait until every rank's background thread is idle, because open_sharded() refuses a step while some rank is
+  // still writing.
   wait(kCall);
   const auto say_durable = [&] {
     return std::string(last_saved_ == head.step && catalogue_.find(head.step) ? "durable" : "");
@@ -85,7 +86,8 @@ void SnapshotWriter::save(const checkpoint::Manifest& head, std::vector<Captured
   if (on_rank0(kCall, say_durable, group_).empty()) {
     const bool all_write = catalogue_.all_write();
     const std::string why_not = all_write ? open_sharded(group_, catalogue_, head, thread_.is_busy()) : "";
-    // The other ranks write while rank 0 writes, because rank 0's thread waits for the other ranks' keys.
+    // The other ranks write at the same time as rank 0, because rank 0's write waits for the keys that the other
+    // ranks set.
     if (group_.rank() != 0 && all_write && why_not.empty()) write();
     on_rank0(
         kCall,

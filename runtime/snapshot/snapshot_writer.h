@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SnapshotWriter writes this run's snapshots, one after another. A snapshot is written in the background while training
-// continues, and a step that is due meanwhile is left out. Rank 0 writes; if an item is sharded, all ranks write.
+// SnapshotWriter writes this run's snapshots, one after another. SnapshotWriter writes a snapshot in the background
+// while training continues. A snapshot that is due before the last write has ended is left out. If an item is sharded,
+// all ranks write; otherwise only rank 0 writes.
 //
-// Threads: only the training's thread calls this class.
-// Failure: start() and report() log why a step was not saved, and training continues; save() throws the reason, as
-//   on_rank0() does. Collective calls throw the group's errors.
+// Threads: only the training's thread may call the functions of SnapshotWriter.
+// Failure: start() and report() log why a step was not saved, and training continues; save() throws the reason, like
+//   on_rank0(). Collective calls throw the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class SnapshotWriter {
   // All arguments must outlive this object.
   SnapshotWriter(ProcessGroup& group, Catalogue& catalogue);
 
-  // Returns the step that was saved last, or from which the run resumed; negative if there is no such step. A step that
-  // turns out not to be durable counts too, so last_saved() is equal on all ranks.
+  // Returns the last step that was saved, or from which the run resumed, or a negative number if no step was saved. A
+  // step whose write has failed counts as saved too, so that last_saved() is equal on all ranks.
   std::int64_t last_saved() const { return last_saved_; }
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
@@ -37,16 +38,17 @@ class SnapshotWriter {
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Collective. Saves the step of `head`, unless the step is saved already, and returns when the step is durable.
   void save(const checkpoint::Manifest& head, std::vector<CapturedItem> items);
-  // Blocks until the optimizers may write the tensors of the items again.
+  // Blocks until all tensors of the started snapshot are copied, so that the optimizers may write the tensors again.
   void wait_copied() { thread_.wait_copied(); }
-  // Waits until the started state is durable or has failed, and logs a failure. If an item is sharded, the first wait()
-  // for each step that start() opened is collective. `call` is the caller's name in messages.
+  // Waits until the started snapshot is durable or has failed, and logs a failure. If an item is sharded, the first
+  // wait() for each step that start() has begun to write is collective. `call` is the caller's name in messages.
   void wait(const char* call);
-  // Waits only until this rank's part is written, because other ranks may be dead.
+  // Waits until this rank's part of the snapshot is written, but not for other ranks, which may be dead.
   void wait_alone() { thread_.wait(); }
-  // Logs the outcome of the last background write. Rank 0 always logs; another rank logs only if its disk has failed.
+  // Logs the outcome of the last background write. Rank 0 logs success and failure; another rank logs only a failure of
+  // its own disk.
   void report();
-  // Ends this rank's waits for other ranks in the write of the started step. A rank that ends on its own calls
+  // Makes the background write on this rank stop waiting for other ranks. A rank that ends before the other ranks calls
   // give_up(). After give_up(), wait() is not collective.
   void give_up();
 
@@ -54,8 +56,9 @@ class SnapshotWriter {
   // Writes `items`, on the background thread.
   void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> items,
              const std::exception_ptr& why_not);
-  // Meets the other ranks at a barrier before this rank waits for its thread. The barrier's error names a rank that
-  // makes another call instead: that rank's copies would end with a backward that this rank does not reach.
+  // Waits for the other ranks at a barrier before this rank waits for its background thread. If a rank makes another
+  // call instead, the barrier throws an error that names the rank. Without the barrier, this rank would wait for copies
+  // that the other rank finishes only in its next backward pass.
   void meet_to_wait(const char* call);
 
   ProcessGroup& group_;
@@ -64,7 +67,7 @@ class SnapshotWriter {
   std::int64_t being_written_ = -1;
   std::string why_it_is_written_;  // the reason in the manifest of that step
   bool is_open_ = false;           // whether start() opened a sharded step since meet_to_wait(); equal on all ranks
-  // Only rank 0 uses the next two fields.
+  // Only rank 0 uses left_out_ and next_left_out_.
   std::int64_t left_out_ = 0;  // the number of steps left out since the last warning
   Deadline next_left_out_ = Deadline::after({});
   BackgroundWriter thread_;  // the last member, because the thread uses the other members until it ends

@@ -31,8 +31,8 @@ namespace lockstep {
 
 using checkpoint::SnapshotValues;
 
-// Impl has the parts of BasicSnapshots, each of which owns its state, and decides when the parts act. Each member comes
-// after the members that it uses, so a member is destroyed before the members that it uses.
+// Impl has the parts of BasicSnapshots, and decides when each part acts. Each member is declared after the members that
+// it uses, so a member is destroyed before the members that it uses.
 struct BasicSnapshots::Impl {
   Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
        const SnapshotOptions& the_options)
@@ -65,17 +65,17 @@ struct BasicSnapshots::Impl {
         fmt::format("Snapshots: add({}) after restore(); add everything before", checkpoint::in_quotes(item.name)));
   }
 
-  // Returns the items that this rank saves now. Collective if an item has a value for each rank.
+  // Returns the items that this rank saves now. The call is collective if an item has a value for each rank.
   std::vector<CapturedItem> capture() {
     ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
     std::vector<CapturedItem> captured = items.capture(std::move(values), false);
-    // On a device a failure may have cut short the sums of the step that was captured above. The captured tensors are
-    // then not the step's state.
+    // If a failure of the group has interrupted the step's gradient sums on the GPU, the tensors that were captured
+    // above are not the step's state.
     if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws if the group has failed
     return captured;
   }
 
-  // Refuses a backward that adds to existing gradients, because gradients are not part of the captured state.
+  // Refuses a backward pass that adds to existing gradients, because the captured state does not include gradients.
   void refuse_accumulation() {
     const auto refuse = [this, at = count()] {
       rescue.forget();  // a survivor must not save the step either
@@ -101,8 +101,8 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
-  // Returns the reason of a snapshot that is among the best. "So far": a listing shows it after better values have
-  // come.
+  // Returns the reason that the manifest gives for a snapshot that is among the best. The reason says "so far", because
+  // better snapshots may be saved later.
   std::string describe_best(double value) const {
     if (options.keep_best == 1) return fmt::format("the best so far, with {}", value);
     return fmt::format("one of the {} best so far, with {}", options.keep_best, value);
@@ -119,7 +119,8 @@ struct BasicSnapshots::Impl {
       const auto durable = catalogue.find(step);
       if (!durable) return BestStep::to_save;
       checkpoint::set_value(*durable, value);
-      // Clean only after the value is durable: without a value, cleaning could remove this very snapshot.
+      // Call clean() only after set_value(), because clean() could remove this very snapshot while the snapshot has
+      // no value.
       catalogue.clean();
       log_info("snapshots: step {}, saved before, is {}", step, describe_best(value));
       return BestStep::is_saved;
@@ -158,15 +159,15 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 
 BasicSnapshots::~BasicSnapshots() {
   try {
-    // Rescue first, while the items still have the step's state; the group may have failed.
+    // Save the kept step first, while the items still have the state of the step. The group may have failed.
     if (impl_->unwinding.is_unwinding()) {
       impl_->writer.give_up();
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
     } else if (impl_->rescue.step() != impl_->saved_for_stop) {
-      // The ranks agreed to stop after the last step(), in an evaluation.
+      // Save the kept step if the ranks have agreed to stop after the last step(), for example during an evaluation.
       if (const auto reason = should_stop(*impl_->group)) impl_->rescue.save(*reason, true);
     }
-    // The program's backwards outlive this object, and must not call this object any more.
+    // Remove this object's callbacks from the program's training steps, because the steps outlive this object.
     if (impl_->is_begun) {
       for (const Steps& steps : impl_->steps) {
         steps.before_update(nullptr);
@@ -212,18 +213,19 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
         },
         group);
   };
-  // Lock the folder first: another job in the folder could change the snapshots that are found below.
+  // Lock the folder first, because another job in the same folder could change the snapshots that are found below.
   on_rank0_alone([&] { self.catalogue.lock(); });
   self.items.compare();
   Candidates candidates(group, self.catalogue.folder(), kCall);
   const std::optional<Candidate> chosen = candidates.choose();
   candidates.refuse_absent(chosen);
-  // Each check that can refuse comes before begin(), which fences the later snapshots. A rank that throws or dies
-  // before begin() leaves the job unchanged. load() comes last, because load() changes the program.
+  // Make every check that may throw before begin(), because after begin() no run can resume from a later snapshot. If a
+  // rank throws or dies before begin(), the next run can still resume from the same snapshot. Call load() last, because
+  // load() changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
-    // Set the name before check_room() cleans: cleaning must keep the chosen snapshot and the newer snapshots until
-    // this start is recorded.
+    // Set the name before check_room(), which calls clean(): until this start is recorded, clean() must keep the chosen
+    // snapshot and the newer snapshots.
     self.catalogue.set_resumes_from(chosen->own_path.filename().string());
     for (const Candidate& it : candidates.all()) {
       if (it.manifest != 0 && it.step <= chosen->step) self.catalogue.note_saved_elsewhere(it.step, it.generation);
@@ -262,7 +264,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   }
   if (self.options.stop_on_signals) {
     stop_on_signals(group);
-    // No rank returns before all ranks handle the signals: a signal that follows a rank's first line must not kill
+    // Wait until all ranks handle the signals, because a signal that is sent after one rank has returned must not kill
     // another rank.
     comm::within_call(kCall, [&] { group.barrier().wait(); });
   }
@@ -275,11 +277,11 @@ void BasicSnapshots::step() {
   self.require_begun("step");
   self.writer.report();
   const std::int64_t count = self.count();
-  // After a micro-batch the place in the data is ahead of the parameters, and no snapshot has the
+  // After a micro-batch, the position in the data is ahead of the parameters, and a snapshot would lack the
   // micro-batch's gradient.
   const bool is_finished = count != std::exchange(self.last_step, count);
   if (is_finished) self.refuse_accumulation();
-  // Keep the step before the save, so that the step is not lost if another rank dies during the save.
+  // Call rescue.keep() before save(), so that the step is not lost if another rank dies during the save.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
   if (const auto reason = should_stop(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
@@ -337,7 +339,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   OpenSnapshot snapshot(*self.group, *best);
   ItemList model(*self.group);
   model.add(*std::ranges::find(self.items.all(), "model", &ListedItem::name));
-  // Forget the kept step before the model changes: no survivor may save the new model as the last step's state.
+  // Forget the kept step before the model changes, because no survivor may save the new model as the last step's state.
   self.is_over = true;
   self.rescue.forget();
   snapshot.check(model, self.options.restore);

@@ -41,8 +41,8 @@ struct Stop {
 class TcpConnection {
  public:
   // Connects to a lockstep server and greets the server (auth.h). If connecting or the greeting fails, tries again
-  // until the deadline; a full listen queue of the server shows only in the greeting. Throws Timeout at the deadline,
-  // with the number of tries and the last failure. Throws StoreError at once if the server refuses the client, if the
+  // until the deadline; a full listen queue of the server shows only in the greeting. Throws Timeout at the deadline;
+  // the message says what was tried and what failed. Throws StoreError at once if the server refuses the client, if the
   // client refuses the server, or if `expect` is is_there and nobody listens.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
   // Works like open(), but tries only once, because the server is known to listen.
