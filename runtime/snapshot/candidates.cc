@@ -221,7 +221,7 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    // If the rank that wrote the file still has the file, the same rank reads the file, so that the ranks read
+    // If the rank that wrote the file still has the file, this rank also reads the file, so that the ranks read
     // different files at the same time.
     const Candidate* reader = nullptr;
     for (const Candidate& member : members) {

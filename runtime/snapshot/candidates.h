@@ -98,7 +98,7 @@ class Candidates {
   // to damaged_ or setting absent_.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
   // Sets `lead.readers`, which has a rank that reads the file for each file of the manifest, or for only the file
-  // `only`. Returns a file that no rank has, or null if some rank has each file.
+  // `only`. Returns a file that no rank has, or null if each file is on the disk of some rank.
   const checkpoint::ManifestFile* assign_readers(Candidate& lead, const std::vector<Candidate>& members,
                                                  std::string_view only) const;
   void pass_over(const Candidate& candidate, std::string_view why_not);
@@ -109,7 +109,7 @@ class Candidates {
   std::map<std::string, checkpoint::Manifest> own_manifests_;  // this rank's manifests, by path
   std::vector<Candidate> all_;
   std::vector<Candidate> damaged_;  // the damaged candidates before the chosen candidate
-  // The first missing file that choose() has found to be on the disk of an absent host.
+  // The first missing file, if any, that choose() has found to be on the disk of an absent host.
   std::optional<AbsentFile> absent_;
   std::string said_;  // the last logged text, which is not logged again for another rank
 };

@@ -38,7 +38,7 @@ class Catalogue {
       : folder_(std::move(folder)), group_(group), options_(options) {}
 
   const std::filesystem::path& folder() const { return folder_; }
-  // Returns the generation, which is the number of this start of the job, and which begin() sets.
+  // Returns the generation, which is the number of this start of the job. The generation is 0 before begin().
   std::int64_t generation() const { return generation_; }
   // Returns a text for messages that describes this rank.
   std::string who() const;

@@ -125,8 +125,8 @@ void Rescue::save_alone(std::string_view why, ItemList::Values values) {
   // Wait for the writer first, because the writer may be saving this very step, and the rank that gets the claim looks
   // for the saved step on the disk.
   writer_.wait_alone();
-  // The claim of one surviving rank lasts until the step is durable. If the rank with the claim is killed earlier, the
-  // next survivor, which waits in take(), gets the claim and finds that the step is not saved.
+  // The claim of one surviving rank lasts until the step is durable. If the rank with the claim is killed before the
+  // step is durable, the next survivor, which waits in take(), gets the claim and finds that the step is not saved.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));

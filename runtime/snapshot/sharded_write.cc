@@ -99,7 +99,7 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs the reason
   const Manifest manifest = checkpoint::manifest_from_text(text);
   // Rank 0's disk has the manifest, so the files on this disk belong to a saved snapshot even if copying the manifest
-  // fails. Without this note, clean() would take the files for the remains of a crash.
+  // fails. Without note_saved_elsewhere(), clean() would take the files for the remains of a crash.
   catalogue.note_saved_elsewhere(manifest.step, manifest.generation);
   std::string failure;
   const auto copy = [&] {

@@ -220,8 +220,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   const std::optional<Candidate> chosen = candidates.choose();
   candidates.refuse_absent(chosen);
   // Make every check that may throw before begin(), because after begin() no run can resume from a later snapshot. If a
-  // rank throws or dies before begin(), the next run can still resume from the same snapshot. Call load() last, because
-  // load() changes the program.
+  // rank throws or dies before begin(), the next run can still resume from the same snapshot as this run. Call load()
+  // last, because load() changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
     // Set the name before check_room(), which calls clean(): until this start is recorded, clean() must keep the chosen

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 PrefixStore puts a prefix before each key, and keeps the values in another
-// store. Key "k" of a PrefixStore is key "prefix/k" of the other store. The groups of a job use different prefixes, so
-// no group overwrites another group's keys.
+// SPDX-License-Identifier: Apache-2.0
+// A PrefixStore puts a prefix before each key, and keeps the values in another store. Key "k" of a PrefixStore is
+// key "prefix/k" of the other store. The groups of a job use different prefixes, so no group overwrites another
+// group's keys.
 #pragma once
 
 #include <memory>

@@ -32,8 +32,8 @@ struct Stop {
   int fd = -1;
   // The longest time that a call waits for an answer after `fd` has become readable.
   std::chrono::nanoseconds grace{};
-  // A descriptor like `fd`, which becomes readable when the store is known not to answer. After that, a call waits at
-  // most `last_grace` for an answer.
+  // A descriptor like `fd`, which becomes readable when the store is known not to answer. After `give_up_fd` has become
+  // readable, a call waits at most `last_grace` for an answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpStore is a client of a TCP store server (tcp_store_server.h).
 //
-// Each call takes a connection from a pool, which grows with the number of simultaneous calls, so a thread that waits
-// delays no other thread. rest() shrinks the pool. A call that writes returns after the server has stored the value. A
-// connection with an error is closed and never used again, so a late reply is never taken for the reply to another
-// request. get() takes one round trip, because the server waits for the key until the deadline.
+// Each call takes a connection from a pool, which grows with the number of simultaneous calls, so a thread that
+// waits delays no other thread. A call of rest() closes idle connections. A call that writes returns after the
+// server has stored the value. A connection with an error is closed and never used again, so a late reply is never
+// taken for the reply to another request. A call of get() takes one round trip, because the server waits for the key
+// until the deadline.
 //
 // If the server is gone, every call throws StoreError, including the calls that are waiting. A waiting call throws at
 // once if the server's process has ended, and after net::kVanishedAfter if the server's host has vanished.
@@ -34,10 +35,10 @@ struct TcpStoreOptions {
   // The longest time for the round trip of a request that doesn't wait for a key. If the reply takes longer, the call
   // throws StoreLost.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
-  // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). The
-  // call waits because only the server can say which rank has not arrived, or which event came first. The server's
-  // process may be suspended for a while without being lost. If the server is silent for longer than cancel_timeout,
-  // the call throws StoreLost.
+  // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). A
+  // call waits for the answer because only the server can say which rank has not arrived, or which event came first.
+  // The server's process may be suspended for a while without being lost. If the server is silent for longer than
+  // cancel_timeout, the call throws StoreLost.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
   // The longest time that a call waits for the server's answer after give_up().
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);

@@ -35,8 +35,8 @@ class KeyTable {
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). add() throws StoreError if the
-  // value is not a number or the sum overflows.
+  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). A call of add() throws
+  // StoreError if the value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
   // Returns the value, or null if the key does not exist. The returned pointer is valid until the next write to
   // the table.

@@ -65,8 +65,9 @@ void ServerLoop::accept() {
   serve_woken();
 }
 
-// Closes the client that has been in its greeting longest, if the client connected before the session `end`. Returns
-// false if no client in its greeting connected before `end`. Clients that connected later keep their time to greet.
+// Closes the client that has been in its greeting longest, if the client's id is below `end`. Returns false if no
+// client in its greeting has an id below `end`. Clients with ids from `end` on have just connected, and keep their time
+// to greet.
 bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");

@@ -89,8 +89,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes clients that take too long for their greeting, and schedules its next call for the end of the next
-  // client's time.
+  // Closes clients that take too long for their greeting, and calls itself again when the time of the next client in
+  // its greeting is over.
   void close_late_greetings();
   // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. Both functions log an exception of
   // `act`, and then serve the clients that `act` woke.
@@ -103,12 +103,12 @@ class ServerLoop : public SessionHost, public ExtensionHost {
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
-  // Reads from the client only once. If the client has sent more input, the loop reads the rest after it has served the
-  // other clients. Returns false if the client is closed.
+  // Reads from the client only once. If the client has sent more input, the loop reads the remaining input after it has
+  // served the other clients. Returns false if the client is closed.
   bool receive(SessionId id, Client& client);
   // Sends as much output as the client's socket takes, and tells the loop which events of the socket to wait for next.
   void flush(SessionId id, Client& client);
-  // Answers the clients whose keys or ranks have arrived, and sends the frames that were pushed to clients. The
+  // Answers the clients whose awaited keys or ranks have arrived, and sends the frames that were pushed to clients. The
   // answered clients' held requests may wake further clients, which serve_woken() answers too. If sending to a client
   // fails, the client is closed, and the extension may push frames about the closed client to other clients.
   void serve_woken();

@@ -42,13 +42,13 @@ class ServerSession {
   // connection must be closed.
   [[nodiscard]] bool expire();
 
-  // Appends a frame that the client did not ask for to the output. If the unread output exceeds the session's memory
+  // Appends to the output a frame that the client did not ask for. If the unread output exceeds the session's memory
   // limit, push() sets close_reason(), and later calls append no frame. The server may call push() while any session is
-  // at work.
+  // serving a request.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
   // Drops all output, and stops counting the session's memory in ServerState::held_bytes. The server must then close
-  // the session, for `reason`. The server may call shed() while any session is at work.
+  // the session, for `reason`. The server may call shed() while any session is serving a request.
   void shed(const std::string& reason);
 
   // Returns the bytes of replies that are not sent yet.

@@ -63,8 +63,8 @@ struct TcpStoreServerOptions {
   // The time in which the server logs at most 20 lines about bad clients. If the server leaves out further lines, it
   // logs their number.
   std::chrono::nanoseconds complaint_window = std::chrono::seconds(10);
-  // The largest number of bytes for one client's waiting requests and unread replies. The server closes a client over
-  // this limit.
+  // The largest number of bytes for one client's waiting requests and unread replies. The server closes a client that
+  // exceeds max_client_bytes.
   std::size_t max_client_bytes = std::size_t{160} << 20;
   // The largest number of bytes for all clients' waiting requests and unread replies. If all clients together exceed
   // max_held_bytes, the server closes the client that holds most memory.
@@ -100,8 +100,8 @@ class TcpStoreServer {
   // Stops listening: new clients can't connect, and the server still serves the connected clients. Any thread may call
   // stop_listening() at any time.
   void stop_listening();
-  // Waits until no client is connected. wait_until_idle() does not wait for clients that the extension has given up, or
-  // for clients with the role of a given-up client. Returns false if some client is still connected at the deadline. A
+  // Waits until no client is connected. Clients that the extension has given up, and clients with the role of a
+  // given-up client, do not count as connected. Returns false if some client is still connected at the deadline. A
   // client that has not finished its greeting after half a second is closed, because the client may be a stranger. The
   // process that hosts the store closes its own clients and calls wait_until_idle() before it ends, so that the server
   // still answers other clients' last requests. Any thread may call wait_until_idle().
