@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// AllGatherSteps runs an all_gather by segments between hosts whose ranks share memory. Each row crosses each other
-// host's cable once, however many ranks that host has.
+// AllGatherSteps runs an all_gather in segments, between hosts whose ranks share memory. Each rank's row is sent to
+// each other host only once, however many ranks the receiving host has.
 //
-// A rank's window holds a piece of every rank's row. Each rank copies its own piece into its window. Each rank of a
-// rail sends the rows that it carries for its host to every other host. The rank also copies the rows that arrive into
-// the windows of all ranks of its host.
+// Each rank has a window of shared memory, which holds a piece of every rank's row. Each rank first copies the piece of
+// its own row into its window. A rank that carries rows for its host sends these rows to every other host. Each
+// carrying rank also copies the rows that it carries or receives into the windows of all ranks of its host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

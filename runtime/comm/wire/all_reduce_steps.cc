@@ -13,23 +13,24 @@ namespace {
 using comm::Chunk;
 using comm::CollectiveArgs;
 
-// The bounds of the bytes that a rank sends to each other host for a segment. Fewer bytes would not be worth a
-// transfer's wake-ups. With more bytes an all-reduce would have no segments to overlap, and would end late after the
-// last segment's bytes have arrived.
+// The bounds on the number of bytes of one segment that a rank sends to each other host. Fewer bytes than
+// kLeastPartBytes would not be worth the wake-ups of a transfer. With more bytes than kMostPartBytes, an all-reduce
+// would have no segments to overlap and would end late after the last segment's bytes have arrived.
 constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
-// The sizes up to which data does not wait for its receive. Eager data arrives a trip sooner, but is copied once more
-// if the receive is late. A late receive is less likely if fewer ranks can be late and fewer segments can be ahead.
+// The sizes up to which data is eager, which means that it is sent before the peer has posted the receive. Eager data
+// arrives a network trip sooner, but is copied once more if the peer posts the receive late. With two hosts and few
+// bytes a late receive is less likely, so kMostEagerBytesOfFew is larger than kMostEagerBytes.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
 constexpr std::size_t kFewBytes = 1 << 20;  // the most bytes of a rail's sums that count as few
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Returns the addresses at which the ranks of the host have the buffer. Returns an empty list if some rank of any host
-// has the buffer in no arena.
+// Returns the address of each rank's buffer, for the ranks of this host. Returns an empty list if the buffer of any
+// rank, on any host, is in no arena.
 std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, const CollectiveArgs& args,
                                   const Arrivals& arrivals) {
   if (context.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
@@ -46,7 +47,7 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, cons
   return arenas;
 }
 
-// Returns the bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
+// Returns how many bytes of one segment a rank carries, if the rank carries `share_bytes` of the whole all-reduce.
 std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   const std::size_t part = share_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
@@ -108,7 +109,8 @@ void AllReduceSteps::send(Segment& segment) {
   });
 }
 
-// Adds up the hosts' sums. Unless goes_whole(), then sends this rank's part to its rail and receives the other parts.
+// Adds up the hosts' sums. If goes_whole() is false, this rank then sends its part of the result to the other hosts and
+// receives the other parts.
 void AllReduceSteps::exchange_results(Segment& segment) {
   add_up_hosts(segment);
   if (goes_whole(segment)) return;
@@ -123,7 +125,7 @@ void AllReduceSteps::exchange_results(Segment& segment) {
   });
 }
 
-// Passes the parts received from other hosts to this host's other ranks, which have this host's part already.
+// Copies the parts that came from other hosts to the other ranks of this host, which already have this host's own part.
 void AllReduceSteps::broadcast_to_host(const Segment& segment) {
   if (goes_whole(segment)) return;
   const std::size_t element = args_.element_bytes();
@@ -146,8 +148,8 @@ void AllReduceSteps::add_up_host(const Segment& segment) {
   comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.share.length);
 }
 
-// Adds up the hosts' sums in one order on every host, so every host gets the same bits. Writes the result into the
-// memory of all ranks of this host.
+// Adds up the hosts' sums in an order that is equal on every host, so that every host gets the same bits. Writes the
+// result into the memory of all ranks of this host.
 void AllReduceSteps::add_up_hosts(const Segment& segment) {
   const Chunk part = part_of(segment, hosts_.host);
   const std::size_t offset = part.offset * args_.element_bytes();
@@ -163,7 +165,8 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   }
 }
 
-// Returns true if one trip of a whole share to every host costs less than two trips of its parts (sums, then results).
+// Returns true if sending the whole share to every host in one trip costs less than sending its parts in two trips
+// (sums, then results).
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
   const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();
@@ -175,8 +178,8 @@ Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
   return comm::share_of(segment.share, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
-// Returns the address of the sum of `host` in scratch memory. If not sums_in_place(), this host's own sum lies after
-// the sums of all hosts.
+// Returns the address in scratch memory at which the sum of `host` lies. If sums_in_place() is false, this host's own
+// sum lies in scratch memory after the sums of all hosts.
 std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
   const std::size_t sum = size_of(sums_);
   const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
@@ -186,7 +189,7 @@ std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
 
 std::byte* AllReduceSteps::own_sums(const Segment& segment) {
   if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
-  // No other rank reads or writes this share in this rank's memory.
+  // The sums may overwrite this rank's share, because no other rank reads or writes this share in this rank's memory.
   return segment.memory[hosts_.local] + segment.share.offset * args_.element_bytes();
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// AllReduceSteps reduces data by segments. Each rank of a rail adds up its share over all ranks of its host and
-// exchanges the sums with its rail. The rank then writes the result into the memory of all ranks of its host.
+// AllReduceSteps reduces data by segments. Each carrying rank adds up its share of a segment over all ranks of its
+// host, and exchanges the sums with the ranks at its place on the other hosts. Each carrying rank then writes the
+// result of its share into the memory of all ranks of its host.
 //
-// The additions follow the tree over each host's ranks, then the tree over the hosts. If ranks are numbered host by
-// host, with the same power of two of ranks on every host, the result has the bits of comm/reduction.h's tree over all
-// ranks. Sums travel in the type in which values accumulate if the values' own type would be rounded or divided twice:
-// 16-bit floats travel as float32. Results travel in a second trip, in the values' own type. If ranks share no memory,
-// every rank counts as a host and sends its data instead of sums.
+// Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
+// numbered host by host, with the same power of two of ranks on every host, the result has the bits of the tree over
+// all ranks (comm/reduction.h). Sums travel in the type in which values accumulate if the data's type would be rounded
+// or divided twice: sums of 16-bit floats travel as float32. Results travel in a second trip between the hosts, in the
+// data's type. If ranks share no memory, every rank acts as a host with one rank and sends its data instead of sums.
 //
-// A reduction to one root takes these steps through windows, and only the root copies the result out of its window.
+// A reduce to one root also uses AllReduceSteps, through windows of shared memory; only the root copies the result out
+// of its window.
 #pragma once
 
 #include "runtime/comm/wire/arrival_table.h"
@@ -17,12 +19,13 @@
 
 namespace lockstep::wire {
 
-// Returns the bytes of `offset` as they travel with the announcement of an all-reduce.
+// Returns the bytes by which the announcement of an all-reduce carries `offset` to the other ranks.
 std::vector<std::byte> written(const comm::ArenaOffset& offset);
 
 class AllReduceSteps final : public SegmentSteps {
  public:
-  // `scratch` is indexed by the number of the segment modulo kSegmentDepth, and kept from one reduction to the next.
+  // `scratch` has a buffer for each segment number modulo kSegmentDepth; the caller keeps these buffers from one
+  // reduction to the next.
   AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& context, const Arrivals& arrivals,
                  std::vector<ScratchBuffer>& scratch);
 
@@ -40,16 +43,18 @@ class AllReduceSteps final : public SegmentSteps {
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
 
-  // Returns whether a transfer of `bytes` is eager. Both ends get the same answer.
+  // Returns whether a transfer of `bytes` bytes is eager (BasicPiece::is_eager). The sender and the receiver get the
+  // same answer.
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
-  // Returns whether this rank sends its whole share to every other host at once.
+  // Returns true if this rank sends its whole share to every other host in one trip.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
-  // Returns whether a host's sums have the data's type, so that the sums replace a rank's data in place.
+  // Returns true if a host's sums have the data's type, so that the sums can overwrite a rank's data.
   bool sums_in_place() const { return sums_ == args_.record.dtype; }
-  // Returns the address for the sum that `host` sends of this rank's part, or of the whole share if goes_whole().
+  // Returns the address for the sum that `host` sends to this rank: the sum of this rank's part, or of the whole share
+  // if goes_whole() is true.
   std::byte* place_of(const Segment& segment, std::size_t host);
-  // Returns the address of this host's sum of the share.
+  // Returns the address at which this host's sum of this rank's share lies.
   std::byte* own_sums(const Segment& segment);
   std::byte* user_data(const Segment& segment) const;
 

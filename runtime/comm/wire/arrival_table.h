@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ArrivalTable records which ranks have announced which collective. compare() compares the announcements of a
-// collective before any data moves.
+// ArrivalTable records which collectives each rank has announced. Before any data of a collective moves, compare()
+// compares all ranks' announcements of the collective.
 #pragma once
 
 #include <chrono>
@@ -17,41 +17,43 @@
 
 namespace lockstep::wire {
 
-// An Announcement says that a rank starts a collective.
+// An Announcement is one rank's notice to the other ranks that the rank starts a collective.
 struct Announcement {
   comm::OpRecord record;
-  // The rank's data if fits_inline(). For a larger all-reduce on a host with shared memory, the payload is the data's
-  // place in that memory.
+  // The rank's data if fits_inline(). For a larger all-reduce on a host with shared memory, the payload is the place of
+  // the rank's data in the shared memory.
   std::vector<std::byte> payload;
   std::chrono::steady_clock::time_point at = {};  // the time when the announcement arrived on this host
 };
-// Arrivals holds the announcements of one collective, indexed by rank.
+// Arrivals holds all ranks' announcements of one collective, indexed by rank.
 using Arrivals = std::vector<std::optional<Announcement>>;
 
-// LastArrival names the rank whose announcement arrived last on this host, and its delay after the first announcement.
+// LastArrival names the rank whose announcement of a collective arrived last on this host, and the delay between the
+// first and the last announcement.
 struct LastArrival {
   int rank = 0;
   std::chrono::nanoseconds behind{0};
 };
-// Returns the last arrival. REQUIRES: the announcements of all ranks have arrived.
+// Returns the last arrival. REQUIRES: every rank's announcement is in `arrivals`.
 LastArrival last_of(const Arrivals& arrivals);
 
-// Returns whether each rank's data fits into its announcement. The answer depends on values that are equal on all
-// ranks, so all ranks agree.
+// Returns whether each rank's data fits into the frame that announces the collective. The result of fits_inline()
+// depends only on values that are equal on all ranks, so all ranks get the same result.
 bool fits_inline(const comm::CollectiveArgs& args);
 
-// A Comparison holds the combined words of all ranks, or the text of a Mismatch that says why the collective fails.
+// A Comparison holds the combined words of all ranks, or the text of the Mismatch with which the collective fails.
 struct Comparison {
   comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};
 };
-// Compares the announcements of collective `sequence`, for which `args` are this rank's arguments. REQUIRES: the
-// announcements of all ranks have arrived.
+// Compares all ranks' announcements of collective `sequence`, for which `args` are this rank's arguments. REQUIRES:
+// every rank's announcement is in `arrivals`.
 Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster);
 
-// ArrivalTable holds the announcements of the next collectives. Collectives are numbered from 1, and each rank
-// announces its collectives in order. Threads: the owner's lock guards the table.
+// ArrivalTable holds the announcements of the collectives that this rank has not started yet. Collectives are numbered
+// from 1, and each rank announces its collectives in the order of their numbers. Threads: the owner's lock guards the
+// table.
 class ArrivalTable {
  public:
   explicit ArrivalTable(std::size_t ranks) : heard_(ranks) {}
@@ -62,7 +64,8 @@ class ArrivalTable {
   void note(int rank, Announcement announcement);
   // Returns the number of the last collective whose announcements take() has returned.
   std::uint64_t taken() const { return taken_; }
-  // Returns the announcements of the collective after taken(), or nullopt while the announcement of a rank is missing.
+  // Removes and returns the announcements of collective taken() + 1, or returns nullopt while a rank's announcement is
+  // missing.
   std::optional<Arrivals> take();
   // Returns the ranks that have not announced collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;

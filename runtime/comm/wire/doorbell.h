@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communication thread sleeps on its doorbell while the thread has nothing to do. A doorbell is a count and a file.
-// Any thread of this process may add to the count, and threads of other processes may if the count lies in shared
-// memory. With the file the owner can sleep on its sockets and its doorbell together.
+// A communication thread sleeps on its doorbell while the thread has nothing to do. A doorbell consists of a count of
+// rings and an eventfd file. Any thread of this process may ring, and if the count lies in shared memory, threads of
+// other processes may ring too. The file lets the doorbell's owner sleep on its sockets and its doorbell together.
 //
-// No ring is missed: the sleeper first writes that it sleeps and then reads the count, while a ringer first adds to the
-// count and then reads whether the owner sleeps. All four operations are sequentially consistent. A thread that hears a
-// ring sees the writes that came before the ring.
+// No ring is missed: a sleeper first sets `asleep` and then reads `rings`, while a ringer first adds to `rings` and
+// then reads `asleep`. All four operations are sequentially consistent. A thread that hears a ring sees the writes that
+// came before the ring.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct alignas(64) DoorbellWords {
   std::atomic<std::uint64_t> asleep;  // 1 while the owner sleeps or is about to sleep
 };
 
-// A DoorbellButton rings a doorbell. Any thread may call ring(), in any process that has both members.
+// A DoorbellButton rings a doorbell. Any thread may call ring(), in any process that has access to `words` and `file`.
 struct DoorbellButton {
   DoorbellWords* words = nullptr;
   std::shared_ptr<const EventFd> file = {};
@@ -30,19 +30,19 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// A Doorbell is the owner's end of a doorbell. One thread owns a Doorbell, but any thread may call ring(). A ring that
-// another thread has heard does not keep the owner awake.
+// A Doorbell is the end of a doorbell at which its owner hears rings and sleeps. One thread owns a Doorbell, but any
+// thread may call ring(). If another thread has heard a ring by hear(), the ring does not keep the owner awake.
 class Doorbell {
  public:
-  // `words` must outlive this object, and other processes may ring `words`.
+  // `words` must outlive this object, and may lie in memory through which other processes ring.
   LOCKSTEP_INTERNAL_API explicit Doorbell(DoorbellWords& words,
                                           std::shared_ptr<const EventFd> file = std::make_shared<EventFd>());
 
   void ring() const { button_.ring(); }
-  // Returns true if the bell was rung since the last hear().
+  // Returns true if the doorbell was rung since the last hear().
   LOCKSTEP_INTERNAL_API bool hear();
-  // Calls `sleep`, which waits for file() and other events, unless the bell was rung since the last hear(). A ring
-  // during the call makes file() readable.
+  // Calls `sleep` unless the doorbell was rung since the last hear(). The function `sleep` waits until file() is
+  // readable, or for other events. A ring during the call of `sleep` makes file() readable.
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);

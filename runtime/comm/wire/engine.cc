@@ -68,8 +68,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  // Give the notice before the acknowledgement: after the acknowledgement the sender may end, and the neighbours must
-  // find the notice by then.
+  // Post the notice that `peer` has left before acknowledging its goodbye: after the acknowledgement `peer` may end,
+  // and the ranks of this host must find the notice by then.
   if (frame->kind == FrameKind::goodbye && host_status_ && op_headers_->is_relay_of(peer)) {
     host_status_->tell_left(peer, frame->number);
   }
@@ -77,8 +77,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    // `expected` stays right after the unlock: only frames advance the table, and only the thread with the token gets
-    // frames from the wire.
+    // `expected` stays correct without the lock: only frames of `peer` advance its number in arrival_table_, and only
+    // the thread with the token gets frames from the wire.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -101,8 +101,8 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank that is connected to this rank says goodbye itself, after its other frames. The notice of such a rank counts
-// only after the connection has ended.
+// A rank that is connected to this rank sends its goodbye over the connection, after its other frames. So on_bell()
+// ignores the notice about a connected rank until the connection has ended.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
   for (int r = 0; r < size_; ++r) {
@@ -146,10 +146,10 @@ void WireEngine::run() {
   }
   try {
     if (shutdown_.failure().happened()) {
-      // The order matters. First the library gives up the buffers, before the program's thread, which waits in raise(),
-      // gets them back: otherwise the library would write into memory that the program has freed. The peers are told
-      // only then, because a slow peer must not delay the program. The wire closes last, because the peers take the end
-      // of a connection for this rank's death.
+      // The order of these calls matters. First cancel_transfers() makes the library give up the program's buffers:
+      // after release_buffers() the program, which waits in raise(), may free these buffers. The peers are told of the
+      // failure only after release_buffers(), because a slow peer must not delay the program. The wire is closed last,
+      // because a peer that has not been told takes the end of its connection for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -164,14 +164,15 @@ void WireEngine::run() {
 
 void WireEngine::work() {
   for (;;) {
-    // `thrown_` is an exception that a caller caught while it had the token. Only this thread may end the engine.
+    // `thrown_` holds the exception that a caller caught while the caller had the token. Only this thread may end the
+    // engine, so this thread throws the exception again.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
     if (wire_->patience().count() > 0) {
       if (!wire_->poll() && done == Step::nothing) await_news();
     } else if (done == Step::nothing) {
-      // A wire without patience allows only one thread: this thread keeps the token while it waits.
+      // A wire whose patience() is 0 allows only one thread, so this thread keeps the token while it waits.
       wire_->wait(Deadline::never());
     }
   }
@@ -182,7 +183,7 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // Release the token during the sleep: otherwise a caller would first have to wake this thread and then wait for
+      // Release the token before the sleep; otherwise a caller would first have to wake this thread and then wait for
       // the token.
       token_.release();
       wire_->sleep();
@@ -192,17 +193,18 @@ void WireEngine::await_news() {
   }
 }
 
-// step() works in this order:
+// The order of work in step() matters.
 //
-// - Work is taken under the lock in one piece, so that `leaving` can't miss work that is queued at the same time.
-// - Everything that may block or wait for other ranks runs without the lock, which the program's thread needs to start
-//   the next collective.
-// - A mismatch fails the group before the actions run, because the actions may block.
-// - Announcements are sent before actions and collectives run: actions and collectives may wait for peers that wait for
-//   the announcement.
-// - Goodbyes are acknowledged in every step, because the leaving peer waits for the acknowledgement.
-// - The step looks for departed ranks only when there was no other work. Data that a rank sent before its goodbye may
-//   still be among the actions and segments, and only later data never arrives.
+// - The lock is held once for taking all work from the queues, so that `leaving` can't miss work that is queued
+//   meanwhile.
+// - Everything that may block or wait for other ranks runs without the lock, because the program's thread needs the
+//   lock to start the next collective.
+// - A mismatch fails the group before the messages' actions run, because these actions may block.
+// - Announcements are sent before actions and collectives run, because actions and collectives may wait for peers that
+//   wait for the announcements.
+// - Each step acknowledges the goodbyes that have arrived, because a leaving peer waits for the acknowledgement.
+// - A step checks for departed ranks only if the step found no other work, because the actions and segments may still
+//   hold data that a rank sent before its goodbye.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -213,7 +215,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // An announcement after `most` would overwrite a slot of the table that a neighbour may not have read.
+    // `most` is the last collective that may be announced now: a later announcement would overwrite a slot of
+    // op_headers_ that a rank of this host may not have read.
     const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -237,8 +240,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
-  // Give the notice before the goodbye, after which this process may end. A neighbour without a connection to this rank
-  // reads the notice when the neighbour hears of the end.
+  // Post the notice that this rank leaves before the goodbye, because this process may end after the goodbye. A rank of
+  // this host without a connection to this rank reads the notice when it hears that this process has ended.
   if (host_status_) host_status_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
   return Step::last;
@@ -265,8 +268,8 @@ void WireEngine::announce(WireCollective& collective) {
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
-  // Note the announcement last: the note lets this rank run the collective, and announce further collectives, whose
-  // slots must be filled after this collective's slot.
+  // Call note() after post(): note() lets this rank run the collective and announce later collectives, whose slots must
+  // be filled after this collective's slot.
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {args.record, std::move(payload), Clock::now()});
 }
@@ -310,9 +313,11 @@ bool WireEngine::start_next_collective(bool is_caller) {
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
   }
-  // agree_on() runs without the lock, because after a mismatch it waits for the first cause.
+  // agree_on() runs without the lock, because after a mismatch agree_on() waits until the ranks agree on the first
+  // cause.
   agree_on(*next, *arrivals);
-  // The queue holds the collective, which finish_it captures by address, until finish(). Works hold the engine.
+  // The captured address of the collective stays valid, because queue_ holds the collective until finish(). The
+  // captured `this` stays valid, because each collective holds the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
   if (!fits_inline(next->args_) && pipeline_.serves(next->args_)) {
     pipeline_.add(next->args_, *arrivals, finish_it);
@@ -326,12 +331,14 @@ bool WireEngine::start_next_collective(bool is_caller) {
 void WireEngine::finish(WireCollective& collective) {
   {
     MutexLock lock(mutex_);
-    // The store is a release, so that a poll() that reads done_ without the lock also sees the words and the result.
+    // The store has release order, so that a poll() that reads done_ without the lock also sees the collective's words
+    // and result.
     collective.done_.store(true, std::memory_order_release);
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
-  // Ring after the store, with a fence in between (comm/progress.h). If the ring came first, a waiter could count
-  // itself asleep after the ring, find done_ unset and sleep until the end of its slice.
+  // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If the ring came
+  // before the store, a waiter could count itself asleep after the ring, find done_ unset and sleep for the whole
+  // kSlice.
   comm::ProgressEngine::ring();
 }
 
@@ -384,7 +391,8 @@ WireEngine::Allocated WireEngine::take_allocated() {
   return std::exchange(allocated_, {});
 }
 
-// A rank that left had announced its whole part before its goodbye. The rank never takes part in later work.
+// Fails the group if this rank's work needs a rank that has left. A rank announces its part of all its work before its
+// goodbye, so a rank that has left never takes part in later work.
 void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
@@ -404,8 +412,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-// Clears the queue after the communication thread, which runs collectives from the queue, has ended. The queue must be
-// cleared, because its works hold the engine.
+// Closes the group. queue_ is cleared only after the communication thread, which runs collectives from queue_, has
+// ended. If queue_ were not cleared, its collectives would keep the engine alive for ever.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -414,14 +422,14 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
-    // Only a rank that owes nothing to any other rank may say goodbye. While the ranks agree on a cause, the
-    // communication thread proceeds, and must say no goodbye before the cause.
+    // A rank may say goodbye only if no other rank still needs this rank for a collective or a message. If the group
+    // fails with `cause`, the communication thread must not say goodbye while the ranks agree on the cause.
     closing_ = !cause;
     if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
-  // Wake the thread and give up the token before the join: the thread may sleep with nothing to do, and takes the token
-  // before its end.
+  // Wake the communication thread and give up the token before join_(): the communication thread may be asleep, and
+  // takes the token before its end.
   wire_->wake();
   token_.give_up_of_this_thread();
   join_();

@@ -3,13 +3,13 @@
 // shares with the program's thread.
 //
 // The program's thread puts work into a queue and waits until the work is done. The communication thread announces each
-// queued collective to the other ranks at once, so that their announcements can arrive before the collective's turn
-// comes. The communication thread runs collectives in order, several at once in the pipeline, and moves messages in
-// between. A caller that waits for a collective may do the work of the communication thread (progress_token.h).
+// queued collective to the other ranks at once, before the collective's turn comes. The communication thread starts
+// collectives in order, keeps several collectives under way at once, and moves messages in between. A program thread
+// that waits for a collective may do the communication thread's work meanwhile (progress_token.h).
 //
-// Threads: the group's one thread calls the public functions. Any thread may call abort(), on_peer_failure() and
-//   last(), and the wire's threads call the listener's methods. Members of the communication thread belong to the
-//   thread that has the token.
+// Threads: only the thread that owns the group calls the public functions. Any thread may call abort(),
+//   on_peer_failure() and last(), and the wire's threads call the methods of Listener. Only the thread that has the
+//   ProgressToken uses the members of the communication thread.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,8 @@ namespace lockstep::wire {
 class WireCollective;
 
 // A ThreadMaker calls `body` on a group's communication thread, and returns a function that waits for the end of
-// `body`. By default start_own_thread() makes a thread. A library that only one thread may call needs another maker.
+// `body`. By default start_own_thread() makes a thread. A backend whose library may be called by only one thread passes
+// a different ThreadMaker.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
 LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void()> body);
 
@@ -55,34 +56,37 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   WireEngine(std::unique_ptr<Wire> wire, const GroupContext& context, std::unique_ptr<HostMemory> host_memory = {});
   ~WireEngine();
 
-  // Connects all ranks and starts the communication thread. Throws the exceptions of Wire::open(), Timeout at the
-  // deadline, or an exception that `check` throws meanwhile. If Wire::open() and `check` both throw, the message has
-  // both texts. If the wire can't be interrupted, the thread is left to the library.
+  // Connects all ranks and starts the communication thread. Throws any exception of Wire::open() or of `check`, which
+  // is called during the wait, and throws Timeout at the deadline. If Wire::open() fails and `check` reports a lost
+  // peer, the exception's message has both texts. If the wire can't be interrupted when open() fails, the communication
+  // thread stays in the library's call.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
   std::shared_ptr<WireCollective> start(comm::CollectiveArgs args);
   std::shared_ptr<WorkState> start(WireP2pOp p2p);
-  // Returns whether the ranks of a host share memory. If they do, the collective `allocate` allocates shared memory.
+  // Returns whether the ranks of a host share memory. If the ranks of a host share memory, the collective `allocate`
+  // allocates shared memory.
   bool shares_memory() const { return host_memory_ != nullptr; }
   bool sums_in_rank_order() const { return !shares_memory() || keeps_rank_order(hosts_); }
-  // Allocated is the result of the collective `allocate`.
+  // Allocated holds this rank's result of the collective `allocate`.
   struct Allocated {
     Arena arena;
     std::string problem;  // the reason why there is no arena
   };
-  // Removes and returns the result of the `allocate` that was waited for last.
+  // Returns the result of the last finished `allocate`, and removes the result from the engine.
   Allocated take_allocated() EXCLUDES(mutex_);
-  // Throws if the group has failed or was closed.
+  // Throws an exception if the group has failed or was closed.
   void check() const;
   void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
-  // Handles a failure that the job's membership reports.
+  // Handles `cause`, the failure of a rank that the job's membership has reported.
   void on_peer_failure(Cause cause);
   // Returns the number of the collective that was started last.
   std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
-  // Says goodbye to the other ranks, or aborts if this rank has not finished its part of some work.
+  // Closes the group. Says goodbye to the other ranks, or aborts if this rank has not finished its part of a collective
+  // or message.
   void close();
-  // Aborts, because an exception unwinds the group's owner.
+  // Closes the group by an abort, because an exception unwinds the stack of the group's owner.
   void close_unwinding();
 
   const rendezvous::Roster& roster() const { return roster_; }
@@ -98,30 +102,35 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   friend class WireCollective;
   friend class WireMessageWork;
 
-  // Fails the group with this rank's report on `rank`. `rank` may be this rank, or -1 for no single rank.
+  // Fails the group with a cause that this rank reports about `rank`. `rank` may be this rank, or -1 if the failure
+  // concerns no single rank.
   void propose(Cause::Kind kind, int rank, std::string text);
 
-  // The functions below belong to the communication thread.
+  // The functions from run() to allocate() do the communication thread's work.
   void run();
-  // Works until the engine ends. The thread has the token when it enters work(), and when work() returns or throws.
+  // Does the communication thread's work until the engine ends. REQUIRES: this thread has the token. This thread also
+  // has the token when work() returns or throws.
   void work();
-  // Polls for a while, then sleeps. Yields the token to a caller that wants the token.
+  // Polls the wire for a while, then sleeps until the wire has news. If a caller wants the token, await_news() yields
+  // the token to that caller.
   void await_news();
 
-  // The outcome of a step: the step did something, found nothing to do, found work that only the communication thread
-  // may do, or was the last step.
+  // A Step says whether step() did something, found nothing to do, found work that only the communication thread may
+  // do, or was the last step.
   enum class Step { something, nothing, none_for_caller, last };
-  // Does all work that can be done now. If `is_caller`, does only work that can't block.
+  // Does all work of the communication thread that can be done now. If `is_caller` is true, step() does only work that
+  // can't block.
   Step step(bool is_caller);
   void announce(WireCollective& collective);
   // Copies the announcements that have arrived in op_headers_ into arrival_table_. Call read_op_headers() before
   // reading arrival_table_.
   void read_op_headers() REQUIRES(mutex_);
-  // Starts and advances collectives. Returns true if there was anything to do.
+  // Starts and advances collectives. Returns true if a collective was started or advanced.
   bool run_collectives(bool is_caller);
-  // Runs the next collective, or adds the collective to the pipeline. Returns false if no collective can start now.
+  // Runs the next collective of queue_, or adds that collective to pipeline_. Returns false if no collective can start
+  // now.
   bool start_next_collective(bool is_caller);
-  // Returns whether running the collective waits for other ranks.
+  // Returns true if a thread that runs the collective would block until other ranks act.
   bool blocks(const comm::CollectiveArgs& args) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
@@ -131,22 +140,24 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void finish(WireCollective& collective);
   void allocate(std::size_t bytes) EXCLUDES(mutex_);
 
-  // Waits until done() returns true, the group fails or the deadline passes. wait_for() advances the process's groups
-  // that only callers advance, and sleeps on the process's bell (comm/progress.h).
+  // Waits until done() returns true, the group fails or the deadline passes. During the wait, this thread advances the
+  // process's groups that have no communication thread, and sleeps on the process's bell (comm/progress.h).
   enum class Outcome { done, failed, late };
   template <typename Done>
   Outcome wait_for(const Deadline& deadline, Done done) EXCLUDES(mutex_);
-  // Advances the group in place of the communication thread until `collective` is done, or until there is nothing to do
-  // for a while.
+  // Advances the group in place of the communication thread until `collective` is done, or until the group has had
+  // nothing to do for a while.
   void drive(const WireCollective& collective, const Deadline& deadline) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
-  // Gives up the engine while the library is in Wire::open(). `why` is the reason for giving up.
+  // Ends the start of the engine while the communication thread is still in Wire::open(). `why` is the failure for
+  // which the start ends.
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
-  // Returns the other ranks that have not arrived. If all ranks have arrived, names the ranks whose data is awaited,
-  // and the rank that arrived last.
+  // Returns the other ranks that have not announced `collective`, with a text that names these ranks. If all ranks have
+  // announced `collective`, the result names the ranks whose data is awaited and the rank that announced last.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
-  // Returns a text for messages: "rank 1 (...) was in all_reduce 7 (...)".
+  // Returns a text for messages that says which collective this rank was in, such as "rank 1 (...) was in all_reduce 7
+  // (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts an engine: the wire connects on the communication thread while the program's thread waits.
+// The functions of this file start a WireEngine: the wire connects on the communication thread while the program's
+// thread waits.
 #include <fmt/format.h>
 
 #include <future>
@@ -11,9 +12,10 @@
 namespace lockstep::wire {
 namespace {
 
-// The time between two checks of the other ranks while the library connects.
+// The time between two calls of `check`, which throws if another rank has failed, while the library connects.
 constexpr std::chrono::milliseconds kLook{250};
-// The time after the deadline in which open() still waits for the library's own message, which says more.
+// The time that open() waits after the deadline for the library's own exception, whose message says more than a
+// Timeout.
 constexpr std::chrono::seconds kOverdue{1};
 
 }  // namespace
@@ -24,16 +26,16 @@ std::function<void()> start_own_thread(std::function<void()> body) {
 }
 
 void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
-  // The communication thread makes all calls of the library, from the first call on. This thread rethrows the
-  // exceptions of the library's calls.
+  // The communication thread makes all calls of the transport's library, including the call that connects. This thread
+  // rethrows the exception of Wire::open(), which runs on the communication thread.
   const auto opened = std::make_shared<std::promise<void>>();
   std::future<void> outcome = opened->get_future();
   join_ = make_thread([self = shared_from_this(), opened, deadline] {
     try {
       self->wire_->open(*self, deadline);
     } catch (const std::exception& error) {
-      // The other ranks of this host have no connection whose end would tell them of the failure. These ranks are told
-      // before the program's thread, which may end the process.
+      // The other ranks of this host have no connection to this rank, so only the proposed cause tells these ranks of
+      // the failure. Propose the cause before set_exception(), because the program's thread may then end the process.
       self->shutdown_.failure().propose_async(
           self->shutdown_.cause_of(Cause::Kind::failed, self->rank_, error.what(), 0));
       opened->set_exception(std::current_exception());
@@ -66,7 +68,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // Throw another rank's failure rather than this rank's failure: the other rank may have caused this failure.
+    // If `check` throws another rank's failure, throw that failure instead of this rank's, because the other rank's
+    // failure may have caused this rank's.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
@@ -77,8 +80,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // Propose the failure before the wait, because the failure interrupts the wire. A library that can't be interrupted
-  // keeps the thread, and the thread keeps the engine.
+  // Propose the failure before waiting for `outcome`, because the proposal interrupts the wire. If the library can't be
+  // interrupted, the communication thread stays in the library and keeps the engine alive.
   shutdown_.failure().propose_async(
       why.cause() != nullptr ? *why.cause() : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {

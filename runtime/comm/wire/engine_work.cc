@@ -14,7 +14,8 @@
 namespace lockstep::wire {
 namespace {
 
-// The size above which a collective takes so long that the program's thread does better to sleep.
+// The number of bytes above which a collective takes so long that the program's thread sleeps instead of driving the
+// collective.
 constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
@@ -64,8 +65,9 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(args), ++last_);
     queue_.push_back(collective);
   }
-  // Wake the communication thread in both ways, after the queue's unlock. A thread that naps hears only the token, and
-  // a thread that sleeps hears only the wire's bell. The communication thread reads the queue after it wakes.
+  // Wake the communication thread by the token and by the wire, because a napping thread hears only the token, and a
+  // thread that sleeps on the wire hears only wake(). The communication thread reads queue_ after waking, so both calls
+  // come after the push to queue_.
   token_.request_unless_callers_follow();
   wire_->wake();
   return collective;
@@ -87,7 +89,7 @@ template <typename Done>
 WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // Count this thread as a sleeper before it looks, so that a ring after the look wakes this thread.
+    // Count this thread as a sleeper before the call of done(), so that a ring after that call wakes this thread.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
@@ -106,8 +108,9 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   if (patience.count() == 0) return;
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
-  // This thread must advance the groups that only callers advance. Advancing those groups may take long, and must not
-  // delay this group.
+  // If the process has groups without a communication thread, this thread must advance those groups in wait_for().
+  // Advancing those groups may take long and must not delay this group, so the communication thread does this group's
+  // work.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {
@@ -128,8 +131,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
           ::sched_yield();
         }
       } catch (...) {
-        // Store the exception for the communication thread: only that thread fails the group in order (run()), and to
-        // do so it needs the token.
+        // Leave the exception to the communication thread: only run() on that thread fails the group in the right
+        // order, and run() needs the token.
         thrown_ = std::current_exception();
       }
     }
@@ -174,8 +177,9 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     }
     return result;
   };
-  // This rank announces a collective at most kAhead after the last collective that all ranks have announced
-  // (op_header_table.h). For a collective further ahead, name the ranks that have not announced collective taken + 1.
+  // This rank announces at most kAhead collectives after the last collective that all ranks have announced
+  // (op_header_table.h). If this rank has not announced `collective` yet, name the ranks that have not announced
+  // collective taken + 1.
   const std::uint64_t taken = arrival_table_.taken();
   const bool announced = !op_headers_ || collective.sequence_ <= taken + OpHeaderTable::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
@@ -186,7 +190,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) {
-    // A rank of this host may itself wait for another host, so the text does not blame that rank.
+    // The text doesn't blame the awaited ranks of this host, because these ranks may themselves wait for another host.
     const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
     const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
     awaited.text = neighbours.empty()

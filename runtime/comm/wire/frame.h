@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Frame is a message that ranks exchange besides the data. All frames are little-endian and have one size.
+// A Frame is a small message between two ranks, by which the ranks announce, agree on and end their work. All frames
+// have an equal size, and their numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace lockstep::wire {
 
-// The most payload bytes of a frame. The payload follows the record that describes the payload.
+// The largest number of payload bytes of a frame. In a frame, the payload follows the record that describes the
+// payload.
 inline constexpr std::size_t kInlineBytes = kFrameBytes - 128;
 
 enum class FrameKind : std::uint8_t {
@@ -30,12 +32,14 @@ struct Frame {
   FrameKind kind = FrameKind::collective;
   std::uint64_t number = 0;
   comm::OpRecord record = {};
-  // The payload, at most kInlineBytes. The payload of a frame that was read lies in the bytes given to read_frame().
+  // The payload, at most kInlineBytes. In a frame that read_frame() returned, `payload` points into the bytes that
+  // read_frame() was given.
   std::span<const std::byte> payload = {};
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Returns the number of bytes of a written frame that must be sent. The remaining bytes are zero and mean nothing.
+// Returns the number of bytes at the start of a written frame that must be sent. The bytes of the frame that need not
+// be sent are zero.
 std::size_t used_bytes(std::span<const std::byte> frame);
 // Parses a frame. Returns nullopt if `bytes` is not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);

@@ -10,7 +10,7 @@
 namespace lockstep::wire {
 namespace {
 
-// A LeftAfter is one more than the number of a rank's last collective, or 0 if the rank has not left.
+// A LeftAfter is the number of a rank's last collective plus one, or 0 if the rank has not left the group.
 using LeftAfter = std::atomic<std::uint64_t>;
 
 std::size_t all_ranks(const Hosts& hosts) {
@@ -21,7 +21,8 @@ std::size_t all_ranks(const Hosts& hosts) {
 
 }  // namespace
 
-// Parts holds the number of notices given. A LeftAfter for each rank of the group follows in memory.
+// Parts holds the number of notices that were written. In memory, Parts is followed by one LeftAfter for each rank of
+// the group.
 struct alignas(64) HostStatusTable::Parts {
   std::atomic<std::uint64_t> told;
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostStatusTable tells the ranks of one host, in memory that they share, which ranks have left the group. The ranks of
-// a host have no connections with each other, nor with every rank of the other hosts.
+// HostStatusTable is a table in shared memory that tells the ranks of one host which ranks have left the group. The
+// table is needed because the ranks of a host have no connections with each other, nor with every rank of the other
+// hosts.
 //
-// A rank that leaves gives the notice on its host. On each other host the relay of the rank's announcements gives the
-// notice (op_header_table.h). The rank that gives the notice rings the bells of all ranks of the host.
+// A rank that leaves writes the notice into the table of its own host. On each other host, the rank that relays the
+// leaving rank's announcements writes the notice (op_header_table.h). The rank that writes a notice rings the doorbells
+// of all other ranks of its host.
 //
-// Words are stored with release after the memory that they stand for, and read with acquire before that memory.
+// A word that announces other memory is stored with release order after that memory, and read with acquire order before
+// that memory.
 //
 // Threads: any thread may call these functions. Only one thread at a time may call has_news().
 #pragma once
@@ -29,10 +32,11 @@ class HostStatusTable {
   // `memory` and the bells of the host's ranks must outlive the table.
   HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Gives the notice that `rank` has left after collective `last`. Only one rank of the host gives this notice.
+  // Writes the notice that `rank` has left the group after collective `last`. Only one rank of the host writes the
+  // notice about `rank`.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
-  // Returns whether a notice was given since the last has_news().
+  // Returns true if a notice was written since the last call of has_news().
   bool has_news();
 
  private:

@@ -22,8 +22,8 @@ class Pieces {
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
-  // Calls what(peer) for the other ranks. Each rank begins with the rank after it, so that not all ranks begin with the
-  // same peer.
+  // Calls what(peer) for the other ranks. Each rank begins with the rank that follows it, so that not all ranks begin
+  // with the same peer.
   template <typename What>
   void for_others(What what) const {
     for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);
@@ -43,7 +43,8 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Reduces elements [chunk) of all ranks' inputs, share by share, into the root's output.
+// Reduces the elements of `chunk` of all ranks' inputs into the root's output; each rank reduces one share of the
+// elements.
 void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
   const Chunk own = share_of(args, chunk, args.rank);
@@ -62,7 +63,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 
   std::vector<const std::byte*> sources;
   for (int r = 0; r < args.size; ++r) sources.push_back(r == args.rank ? at(args.input, own) : place_of(r));
-  // A rank that is not the root keeps its buffer's values: its result goes into scratch memory.
+  // A rank that is not the root must keep the values of its buffer, so the rank's result goes into scratch memory.
   std::byte* const result = args.rank == args.record.root ? at(args.output, own) : place_of(args.rank);
   comm::reduce(args.reduction, sources, result, own.length);
 
@@ -75,8 +76,8 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
   spread.go(wire);
 }
 
-// With two ranks the root sends all data to the other rank. With more ranks, every rank gets a share from the root and
-// passes the share on, so that the root sends the data only once.
+// In a broadcast with two ranks, the root sends all data to the other rank. In a broadcast with more ranks, every rank
+// gets a share from the root and passes the share on, so that the root sends the data only once.
 void broadcast(const CollectiveArgs& args, Wire& wire) {
   const std::size_t element = args.element_bytes();
   const Chunk all{0, args.count()};
@@ -125,7 +126,7 @@ void reduce_scatter(const CollectiveArgs& args, const Hosts* hosts, Wire& wire, 
   }
 }
 
-// Moves parts without a reduction: rank i's part j becomes part i of rank j.
+// Moves data without a reduction: part j of rank i's input becomes part i of rank j's output.
 void pass_on(const CollectiveArgs& args, Wire& wire) {
   const std::size_t part = args.count() * args.element_bytes();
   const OpKind kind = args.record.kind;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // move() moves the data of a collective between ranks over a wire, after all ranks have agreed on the collective.
-// Collectives that go by segments use segment_pipeline.h instead.
+// Collectives that are cut into segments use segment_pipeline.h instead of move().
 //
-// The ranks divide a reduction. Every rank gets the other ranks' data for its share, reduces the data in the fixed
-// order of comm/reduction.h, and sends the result to the ranks that need it. This method sends a ring's bytes in two
-// steps, and gives the same bits as shared memory.
+// The ranks divide a reduction. Every rank receives the other ranks' data for its share of the reduction, reduces the
+// data in the fixed order of comm/reduction.h, and sends the result to the ranks that need the result. A reduction
+// divided by shares sends as many bytes as a ring does, but in two steps, and gives the same bits as a reduction in
+// shared memory.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,11 @@
 
 namespace lockstep::wire {
 
-// The number of bytes of a reduction that are under way at once. Each rank needs so much memory for other ranks' data.
+// The largest number of bytes of a reduction that are under way at once. Each rank needs about kReductionBytes of
+// memory for other ranks' data.
 inline constexpr std::size_t kReductionBytes = 16 << 20;
 
-// A ScratchBuffer keeps memory from one collective to the next without clearing the memory.
+// A ScratchBuffer is memory that is reused from one collective to the next, without being cleared.
 class ScratchBuffer {
  public:
   std::byte* take(std::size_t bytes) {
@@ -38,7 +40,7 @@ class ScratchBuffer {
 };
 
 // Reduces the ranks' `sources` into `result` in the order that segments use: over the ranks of each of `hosts`, then
-// over the hosts. If `hosts` is null, reduces over all ranks in their order.
+// over the hosts. If `hosts` is null, reduce_by_hosts() reduces over all ranks in rank order.
 void reduce_by_hosts(const comm::Reduction& reduction, const Hosts* hosts, std::span<const std::byte* const> sources,
                      std::byte* result, std::size_t count);
 

@@ -14,14 +14,14 @@ struct alignas(64) OpHeaderTable::Slot {
   alignas(64) FrameBytes frame;
 };
 
-// A Count is the number of announcements that were ever put into the slots of one index.
+// A Count is the number of announcements that all ranks have ever put into the slots with one index.
 struct alignas(64) OpHeaderTable::Count {
   std::atomic<std::uint64_t> posted;
 };
 
 namespace {
 
-// Returns, by rank, the place on `host` of the relay that carries the rank's announcements.
+// Returns, for each rank of the group, the place of the rank on `host` that relays its announcements.
 std::vector<std::size_t> relay_ranks_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();
@@ -38,8 +38,9 @@ constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
-// Each relay has a part of equal size, which begins at a page. The part holds the relay's bell, the counts (only the
-// first part's counts are used), and kSlots slots for each rank that the relay carries.
+// Each rank of the host has a part of the table. The parts have equal sizes, and each part begins at a page. A part
+// holds the rank's doorbell, the counts (only the first part's counts are used), and kSlots slots for each rank whose
+// announcements this rank relays.
 std::size_t OpHeaderTable::bytes_for(const Hosts& hosts) {
   const std::vector<std::size_t> relay_ranks = relay_ranks_on(hosts, hosts.host);
   std::size_t most = 0;
@@ -96,8 +97,9 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
-  // Each rank has posted an announcement for every earlier use of the index, and no announcement for a later use. The
-  // last rank's addition follows all other ranks' additions, so a rank that is rung reads all slots filled.
+  // `all` is the count after the last announcement of collective `number`: each rank has posted an announcement for
+  // this use and every earlier use of the slot's index, and for no later use. The addition that reaches `all` follows
+  // all other ranks' additions, so a rank that is rung finds all slots of the collective filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpHeaderTable holds the announcements of all ranks in memory that the ranks of one host share. An announcement that
-// one rank of a host has got need not be sent to its neighbours.
+// OpHeaderTable holds the announcements of all ranks in memory that the ranks of one host share. So a rank sends each
+// announcement to only one rank of each other host.
 //
-// Every rank's announcements reach a host through one rank of the host, their relay. A host's own ranks are their own
-// relays. The l-th rank of a host is the relay of the l-th rank of each other host (modulo the host's number of ranks).
-// So a rank sends an announcement to one rank of each other host. The relay puts the announcement on the table. The
-// relay of a collective's last announcement rings the host's bells, so each rank wakes once per collective.
+// A rank's announcements reach a host through one rank of that host, which is called the relay. On its own host, each
+// rank is the relay of its own announcements. The l-th rank of a host is the relay of the l-th rank of each other host
+// (modulo the host's number of ranks). The relay puts the announcement on the table. The relay that puts a collective's
+// last announcement on the table rings the host's doorbells, so each rank wakes only once per collective.
 //
-// A slot is used again after kSlots collectives, when no rank reads it any more. A rank announces a collective at most
-// kAhead after the last collective of which it has read all announcements. So when one rank announces collective n, all
-// ranks have announced n - kAhead and have read the announcements of n - kSlots.
+// A slot of the table is reused after kSlots collectives, when no rank reads the old announcement any more. A rank
+// announces at most kAhead collectives after the last collective of which it has read all announcements. So when a rank
+// announces collective n, all ranks have announced collective n - kAhead and have read the announcements of collective
+// n - kSlots.
 //
-// Words are stored with release after the memory that they stand for, and read with acquire before that memory.
+// A word that announces other memory is stored with release order after that memory, and read with acquire order before
+// that memory.
 #pragma once
 
 #include <chrono>
@@ -38,29 +40,32 @@ class OpHeaderTable {
   // Formats this rank's part of the table. REQUIRES: `memory` is zero, and no rank of the host uses the table yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` must outlive the table. `bell_files` are the files that the ranks of the host sleep on, by place.
+  // `memory` must outlive the table. `bell_files` holds the eventfd files on which the ranks of the host sleep, by
+  // place on the host.
   OpHeaderTable(std::byte* memory, const Hosts& hosts, std::span<const std::shared_ptr<const EventFd>> bell_files);
 
   // Returns this rank's bell.
   DoorbellWords& bell() const { return *bells_[local_].words; }
-  // Returns the bells of all ranks of the host, by place.
+  // Returns the doorbells of all ranks of the host, by place on the host.
   const std::vector<DoorbellButton>& bells() const { return bells_; }
-  // Returns the ranks that carry this rank's announcements on the other hosts.
+  // Returns the ranks of other hosts that relay this rank's announcements to their hosts.
   const std::vector<int>& relay_ranks() const { return relay_ranks_; }
-  // Returns the ranks whose announcements other ranks of this host carry.
+  // Returns the ranks whose announcements are put on the table by other ranks of this host.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
   // Removes from `absent` the ranks of other hosts whose relay is another rank of this host that is also in `absent`.
-  // If the relay is suspended, no announcement of these ranks arrives. Returns the removed ranks. `absent` is sorted.
+  // The removed ranks may have announced the collective, because a suspended relay puts no announcements on the table.
+  // Returns the removed ranks. REQUIRES: `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
   // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
-  // the relay of `rank`. One thread for each `rank` calls post(). The engine notes the announcement after post(): until
-  // the note, this rank can't announce a collective whose announcement would take the slot.
+  // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() after
+  // post(): before note(), this rank can't announce a collective whose announcement would overwrite the slot.
   void post(int rank, std::uint64_t number, std::span<const std::byte> frame);
-  // Returns the announcement of collective `number`, the rank's next collective, if the table has the announcement. The
-  // payload stays valid until this rank announces the collective kSlots later.
+  // Returns the announcement of collective `number`, the next collective of `rank`, or nullopt if the announcement is
+  // not on the table. The payload of the returned frame stays valid until this rank announces collective `number` +
+  // kSlots.
   std::optional<Frame> read(int rank, std::uint64_t number) const;
-  // Returns the time of the post() of an announcement that read() returned.
+  // Returns the time at which post() put an announcement that read() has returned on the table.
   std::chrono::steady_clock::time_point time_of(int rank, std::uint64_t number) const;
 
  private:

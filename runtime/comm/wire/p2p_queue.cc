@@ -166,7 +166,8 @@ void P2pQueue::refuse_posts() {
 }
 
 std::shared_ptr<WireP2pOp> P2pQueue::waiting_for(int peer) const {
-  // Data from a rank that has left still arrives if the rank posted the message before its goodbye.
+  // A recv whose message the peer posted before its goodbye has a number and still gets its data, so only recvs with
+  // number 0 wait in vain.
   for (const auto& p2p : recvs_) {
     if (p2p->peer == peer && p2p->number == 0) return p2p;
   }

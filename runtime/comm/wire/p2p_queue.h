@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// P2pQueue handles the messages of send and recv between two ranks. Messages have no order relative to the collectives.
+// P2pQueue handles the messages of send and recv between two ranks. Messages and collectives have no order relative to
+// each other.
 //
-// The sender posts a description, and the receiver's oldest recv of the message's tag takes the description. Small data
-// travels in the frame. Larger data is delivered straight into the recv's memory after the recv has accepted the
-// message, so no data is buffered for a receiver that has not asked. Messages of a rank to itself stay in the process.
+// The sender posts a description of the message, and the receiver's oldest recv with the message's tag takes the
+// description. Small data travels in the frame. Larger data goes straight into the recv's memory after the recv has
+// accepted the message, so a rank never buffers large data for which it has no recv. A message of a rank to itself is
+// copied inside the process.
 //
-// Threads: the engine's lock guards the queue. The communication thread takes the actions under the lock and runs the
-//   actions without the lock.
+// Threads: the engine's lock guards the queue. The communication thread takes actions from the queue under the lock and
+//   runs the actions without the lock.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +25,13 @@
 
 namespace lockstep::wire {
 
-// A WireP2pOp is one side of a message.
+// A WireP2pOp is the send or the recv of a message.
 struct WireP2pOp : comm::P2pOp {
   bool under_way = false;  // true once the message's bytes are on their way
   Transfer transfer = 0;   // the wire's transfer, if `under_way`
 };
 
-// A P2pAction is an action that the communication thread runs for an operation.
+// A P2pAction is one step of a send or recv, which the communication thread runs.
 struct P2pAction {
   enum class What { post, take, accept, deliver, finish } what;
   std::shared_ptr<WireP2pOp> p2p;
@@ -43,26 +45,29 @@ class P2pQueue {
   std::shared_ptr<WireP2pOp> start(WireP2pOp p2p);
   // Handles a frame about messages.
   void on_frame(int peer, const Frame& frame);
-  // Removes and returns the actions for the communication thread, in order.
+  // Removes and returns the actions that the communication thread must run, in order.
   std::deque<P2pAction> take_actions();
   bool has_actions() const { return !actions_.empty(); }
-  // Runs an action without the lock. Returns true if the caller must then finish() the operation. Throws Broken.
+  // Runs an action without the lock. Returns true if the caller must then call finish() for the action's send or recv.
+  // Throws Broken.
   static bool run(const P2pAction& action, Wire& wire);
   void finish(WireP2pOp& p2p);
-  // Returns the text about a message whose two sides do not fit, or nullopt. The group fails with this text.
+  // Returns a text about a message whose send and recv do not match, or nullopt if all messages match. The group fails
+  // with this text.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
-  // Returns the number of messages for which another rank needs this rank: sends that have not been taken, and recvs
-  // into whose memory the other side delivers.
+  // Returns the number of messages for which another rank needs this rank: unfinished sends, and recvs into whose
+  // memory the sender still delivers data.
   std::size_t owed() const;
-  // Notes that this rank leaves: no recv takes a message any more.
+  // Notes that this rank leaves the group, so that no recv takes a message any more.
   void refuse_posts();
-  // Returns the first operation that waits for `peer`, which has left, or null if no operation waits for `peer`.
+  // Returns the first send or recv that waits for `peer`, a rank that has left, or null if no send or recv waits for
+  // `peer`.
   std::shared_ptr<WireP2pOp> waiting_for(int peer) const;
-  // Returns a text that says how far an unfinished operation has come, and which rank must act.
+  // Returns a text that says how far an unfinished send or recv has come, and which rank must act.
   std::string progress_of(const WireP2pOp& p2p) const;
 
  private:
-  // A Post describes a message that no recv has taken.
+  // A Post describes a message that was sent to this rank and that no recv has taken.
   struct Post {
     std::uint64_t number;
     int tag;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroupWire is the process group over a wire, for the backends across hosts: tcp and mpi.
+// ProcessGroupWire is the ProcessGroup of the backends tcp and mpi, which work across hosts over a Wire.
 //
-// One communication thread per group moves all data, in the order of the calls. Arenas are plain memory of this rank,
-// or memory that the ranks of its host share. The contract is in comm/process_group.h.
+// One communication thread per group moves all data, in the order of the program's calls. An arena is plain memory of
+// this rank, or memory that the ranks of its host share. The contract is in comm/process_group.h.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,15 @@ namespace lockstep::wire {
 class ProcessGroupWire final : public comm::ProcessGroupBase {
  public:
   // Connects all ranks over `wire`. All ranks call create(). `backend` is the name of the backend. Either all ranks
-  // pass `host_memory` or no rank does.
+  // pass `host_memory`, or no rank passes `host_memory`.
   static LOCKSTEP_INTERNAL_API std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context,
                                                                     std::unique_ptr<Wire> wire,
                                                                     const Deadline& deadline,
                                                                     const ThreadMaker& make_thread = start_own_thread,
                                                                     std::unique_ptr<HostMemory> host_memory = {});
   ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine);
-  // Says goodbye to the other ranks. Aborts during unwinding, and if a collective of this rank is still under way.
+  // Says goodbye to the other ranks. Aborts the group instead if an exception unwinds the stack, or if a collective of
+  // this rank is still under way.
   ~ProcessGroupWire() override;
   ProcessGroupWire(const ProcessGroupWire&) = delete;
   ProcessGroupWire& operator=(const ProcessGroupWire&) = delete;
@@ -32,7 +33,7 @@ class ProcessGroupWire final : public comm::ProcessGroupBase {
   std::string_view backend() const override { return backend_; }
   bool sums_in_rank_order() const override { return engine_->sums_in_rank_order(); }
   Arena allocate(std::size_t bytes) override;
-  // Moves no data, because the communication thread works by itself.
+  // Only checks that the group has not failed: the communication thread moves data without calls of progress().
   void progress() override {
     require_owner("progress");
     engine_->check();

@@ -11,10 +11,10 @@ thread_local ProgressToken::Caller* innermost = nullptr;
 
 }  // namespace
 
-// Relaxed order is enough: only mutex_ hands over the token, and the unlock of mutex_ publishes all writes of the
-// holder. The atomics only advise the communication thread when to try the mutex. A stale value makes the thread try
-// too early, which costs a caller a failed try_lock(), or lets the thread nap once more. No work is lost, because work
-// is in the engine's queue, under the engine's own mutex, before the token is requested.
+// Relaxed order is enough for the token's atomics: only mutex_ hands over the token, and the unlock of mutex_ publishes
+// all writes of the holder. The atomics only tell the communication thread when to try to lock mutex_. A stale value
+// makes the communication thread try too early, which costs a caller a failed try_lock(), or lets the thread nap once
+// more. A stale value loses no work, because the engine queues work under its own mutex before it requests the token.
 void ProgressToken::take() {
   if (!is_wanted() && mutex_.try_lock()) return;
   std::chrono::microseconds most = kShortNap;
@@ -24,14 +24,16 @@ void ProgressToken::take() {
     most = std::min(2 * most, kLongNap);
     const bool callers_follow = is_wanted() || (taken_.load(std::memory_order_relaxed) != taken &&
                                                 !awaits_caller_.load(std::memory_order_relaxed));
-    // A request ends the naps even while callers follow each other: the request announces work that no caller does.
+    // A request ends the naps even while callers follow each other, because the request announces work that no caller
+    // does.
     if (!is_requested && callers_follow) continue;
     if (mutex_.try_lock()) return;
   }
 }
 
 void ProgressToken::end() {
-  // Set is_over_ before the unlock: otherwise the next caller with the mutex would drive an engine with a closed wire.
+  // Set is_over_ before the unlock; otherwise the next caller that locks mutex_ would drive an engine whose wire is
+  // closed.
   is_over_ = true;
   mutex_.unlock();
 }
@@ -39,7 +41,7 @@ void ProgressToken::end() {
 bool ProgressToken::nap(std::chrono::microseconds most) {
   MutexLock lock(nap_mutex_);
   is_napping_.store(true, std::memory_order_relaxed);
-  // is_requested_ stays set after the request, so a request between two naps ends the next nap at once.
+  // A request leaves is_requested_ set until a nap ends, so a request between two naps ends the next nap at once.
   if (!is_requested_) woken_.wait_until(nap_mutex_, Deadline::after(most));
   is_napping_.store(false, std::memory_order_relaxed);
   return std::exchange(is_requested_, false);
@@ -52,16 +54,17 @@ void ProgressToken::request() {
 }
 
 void ProgressToken::request_unless_callers_follow() {
-  // A communication thread that does not nap has the token or sleeps on the wire, whose bell the engine rings next. If
-  // is_napping_ is stale, the work waits for the end of the next nap.
+  // If the communication thread does not nap, the thread has the token or sleeps on the wire, whose doorbell the engine
+  // rings next. If the loaded value of is_napping_ is stale, the new work waits for the end of the next nap.
   if (!is_napping_.load(std::memory_order_relaxed) || is_wanted()) return;
   if (Clock::now() - last_had_.load(std::memory_order_relaxed) > kGap) return request();
   awaits_caller_.store(true, std::memory_order_relaxed);
 }
 
 void ProgressToken::give_up_of_this_thread() {
-  // A signal's handler may close the group on top of a caller's frame. The close joins the communication thread, which
-  // needs the token to end, and the caller below can't return before the join. So the caller must lose the token here.
+  // A signal handler may close the group while a Caller exists further down this thread's stack. Closing the group
+  // joins the communication thread, which needs the token to end, and the interrupted Caller can't return before the
+  // join. So the interrupted Caller must give up the token here.
   for (Caller* caller = innermost; caller != nullptr; caller = caller->outer_) {
     if (&caller->token_ == this) caller->give_up();
   }
@@ -78,7 +81,8 @@ bool ProgressToken::Caller::take() {
     token_.mutex_.unlock();
     return false;
   }
-  // From here on this caller sees all queued work, so the queued work awaits no caller any more.
+  // A caller that has the token sees all queued work, so awaits_caller_ is reset: the queued work needs no further
+  // caller.
   token_.taken_.fetch_add(1, std::memory_order_relaxed);
   token_.awaits_caller_.store(false, std::memory_order_relaxed);
   return has_it_ = true;
@@ -92,8 +96,8 @@ void ProgressToken::Caller::give_up() {
 }
 
 ProgressToken::Caller::~Caller() {
-  // The request comes after the unlock. The thread that the request wakes tries the mutex once: if the mutex were still
-  // locked, the thread would have used up the request and would nap again.
+  // The request comes after the unlock. The communication thread tries mutex_ only once for a request: if mutex_ were
+  // still locked, the thread would have used up the request and would nap again.
   innermost = outer_;
   give_up();
   token_.callers_.fetch_sub(1, std::memory_order_relaxed);

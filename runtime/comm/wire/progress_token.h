@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread needs the ProgressToken to run an engine. The communication thread has the token, or a thread of the program
-// that waits for a collective anyway.
+// A thread must hold the ProgressToken to run a WireEngine. The token is held by the communication thread, or by a
+// caller: a thread of the program that waits for a collective.
 //
-// Handing work to another thread and its result back takes longer than a small collective. So a caller that waits takes
-// the token, if the token is free, and does the communication thread's work. The communication thread naps meanwhile,
-// and while callers follow each other quickly.
+// Handing work to another thread and its result back takes longer than a small collective. So a caller takes the token,
+// if the token is free, and does the communication thread's work while it waits. The communication thread naps while a
+// caller has the token, and while callers follow each other quickly.
 #pragma once
 
 #include <atomic>
@@ -18,29 +18,32 @@ namespace lockstep::wire {
 
 class ProgressToken {
  public:
-  // Takes the token for the communication thread. Waits while a caller has the token or will soon take the token again.
+  // Takes the token for the communication thread. Waits while a caller has the token, and while another caller is
+  // likely to take the token soon.
   void take() EXCLUDES(nap_mutex_);
   void release() { mutex_.unlock(); }
-  // Releases the token for good: no thread gets the token any more.
+  // Releases the token for good: after end(), no thread gets the token any more.
   void end();
   // Returns true if a caller wants the token.
   bool is_wanted() const { return callers_.load(std::memory_order_relaxed) > 0; }
-  // Gives the token to a waiting caller, and takes the token again.
+  // Gives the token to a waiting caller, and then takes the token again for the communication thread.
   void yield_to_caller() {
     release();
     take();
   }
 
-  // Announces work that no caller does: the communication thread takes the token as soon as the token is free. Any
-  // thread may call request().
+  // Announces work that no caller does. After request(), the communication thread takes the token as soon as the token
+  // is free. Any thread may call request().
   void request() EXCLUDES(nap_mutex_);
-  // Announces work that the next caller will do if that caller comes at once after the last caller. If no caller comes,
-  // the communication thread takes the token after its nap. Any thread may call this function.
+  // Announces work that the next caller will do if the next caller follows the last caller at once. If no caller
+  // follows, the communication thread takes the token after its nap and does the announced work. Any thread may call
+  // this function.
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Takes the token from a caller further down this thread's stack, because this thread runs a signal's handler.
+  // Takes the token from each Caller further down this thread's stack. A signal handler that closes the group needs
+  // give_up_of_this_thread().
   void give_up_of_this_thread();
 
-  // A Caller shows that a thread of the program wants the token, for the lifetime of the Caller.
+  // A Caller shows, as long as the Caller exists, that a thread of the program wants the token.
   class Caller {
    public:
     explicit Caller(ProgressToken& token);
@@ -48,9 +51,10 @@ class ProgressToken {
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
 
-    // Returns true if this caller has the token, from this call or an earlier call.
+    // Takes the token if the token is free. Returns true if this caller now has the token, from this call or an earlier
+    // call.
     bool take();
-    // Notes that the queue has work for which this caller does not wait.
+    // Notes that the engine's queue has work for which this caller does not wait.
     void leave_work() { leaves_work_ = true; }
 
    private:
@@ -65,12 +69,12 @@ class ProgressToken {
   };
 
  private:
-  // Naps grow from kShortNap to kLongNap while callers follow each other, because on few cores a wake-up takes a
-  // caller's core. kLongNap bounds the wait of a collective that is started right after another collective, and that
-  // nobody waits for.
+  // Naps grow from kShortNap to kLongNap while callers follow each other, because on a machine with few cores a wake-up
+  // takes a core from a caller. If a collective is started right after another collective and nobody waits for the new
+  // collective, kLongNap bounds its delay.
   static constexpr std::chrono::microseconds kShortNap{200};
   static constexpr std::chrono::microseconds kLongNap{2000};
-  // The gap after which a caller does not count as following the last caller.
+  // The time after which a new caller no longer counts as following the last caller.
   static constexpr std::chrono::microseconds kGap{100};
 
   using Clock = std::chrono::steady_clock;
@@ -82,7 +86,7 @@ class ProgressToken {
   bool is_over_ = false;  // true after end(); guarded by the token
   std::atomic<int> callers_{0};
   std::atomic<std::uint64_t> taken_{0};  // the number of times that callers took the token
-  // The time until which a caller last had the token.
+  // The time at which a caller last gave up the token.
   std::atomic<Clock::time_point> last_had_{};
   std::atomic<bool> is_napping_{false};
   std::atomic<bool> awaits_caller_{false};  // true while work waits for a caller

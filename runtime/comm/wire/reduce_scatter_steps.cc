@@ -44,13 +44,13 @@ void ReduceScatterSteps::send(Segment& segment) {
       post_send(segment, host, add_up(host, owner, offset, Way::out), sum_bytes(segment), 0);
     });
   });
-  // This host's own sums of its rows lie among the sums that arrive.
+  // Store this host's sums of its own rows among the sums that arrive from other hosts (Way::in).
   for_carried_rows(segment, hosts_.host,
                    [&](std::size_t owner, std::size_t offset) { add_up(hosts_.host, owner, offset, Way::in); });
 }
 
-// Adds up the hosts' sums in one order of the hosts, which gives the bits of an all-reduce. No other rank still reads
-// the row that this step overwrites.
+// Adds up the hosts' sums in the order of the hosts, which gives the same bits as an all-reduce. exchange_results() may
+// overwrite the row in its owner's window, because no other rank still reads the row.
 void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
     std::vector<const std::byte*> sources;

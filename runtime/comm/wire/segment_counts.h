@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentCounts says how far the ranks of one host are with the segments of their collectives (segment_pipeline.h). The
-// counts lie in memory that the ranks share.
+// SegmentCounts tells the ranks of one host how far each of them is with the segments of its collectives
+// (segment_pipeline.h). The counts lie in memory that the ranks of the host share.
 //
-// Each rank has two counts, which only that rank writes and which only grow. No rank is missed: a rank stores its own
-// count and then reads the other ranks' counts, with sequentially consistent operations. So the rank that reaches a
-// number last sees that all counts have reached the number, and rings the other ranks' bells. A rank that reads a count
-// sees the writes that came before the count.
+// Each rank has two counts, which only grow and which only that rank writes. A rank stores its own count and then reads
+// the other ranks' counts, with sequentially consistent operations. So the rank whose count reaches a number last sees
+// that all counts have reached the number, and rings the other ranks' doorbells. A rank that reads another rank's count
+// also sees the writes that the other rank made before it stored the count.
 #pragma once
 
 #include <atomic>
@@ -27,16 +27,16 @@ class SegmentCounts {
   // `memory` and the bells of the host's ranks must outlive this object.
   SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Notes that this rank's window has the rank's data of segment `number`.
+  // Notes that this rank's window now holds the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
   // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host.
-  // The rank does not access that memory any more.
+  // After finish(), this rank does not access the other ranks' memory of these segments any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
-  // Returns the ranks, by place, that keep this host from the end of segment `number`. If the segment goes through
-  // windows that are not all filled, the returned ranks have yet to fill their windows. Otherwise the returned ranks
-  // have yet to finish. Any thread may call awaited().
+  // Returns the places of the ranks that keep this host from ending segment `number`. If `in_windows` is true and some
+  // ranks have not filled their windows, awaited() returns these ranks. In all other cases awaited() returns the ranks
+  // that have not finished the segment. Any thread may call awaited().
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:
@@ -46,7 +46,7 @@ class SegmentCounts {
   };
   using Count = std::atomic<std::uint64_t> Words::*;
 
-  // Returns true if the counts of the first `places` ranks have reached `number`.
+  // Returns true if the counts of the first `places` ranks of the host have reached `number`.
   bool have_reached(Count count, std::size_t places, std::uint64_t number) const;
   void reach(Count count, std::size_t places, std::uint64_t number);
 

@@ -110,7 +110,8 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
       one.phase = Phase::wait_for_older;
       return true;
     case Phase::wait_for_older:
-      // finish() of a segment also stands for all older segments.
+      // SegmentCounts::finish() of a segment also stands for all older segments, so the older segments must be finished
+      // first.
       if (!older_are_finished) return false;
       if (route != Route::alone && hosts_.local < hosts_.rails) counts_->finish(segment.number);
       one.phase = Phase::wait_for_host;
@@ -131,7 +132,8 @@ void SegmentPipeline::end_segment() {
   segments_.pop_front();
   note_oldest();
   if (!is_last) return;
-  // Move the functions out of the collective, which is destroyed before the program may hear of the collective's end.
+  // Move on_done out of the collective, because the collective must be destroyed before the program hears that the
+  // collective is done.
   const std::vector<std::function<void()>> on_done = std::move(collectives_.front().on_done);
   collectives_.pop_front();
   for (const auto& call : on_done) call();

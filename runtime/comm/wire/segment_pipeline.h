@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPipeline runs collectives whose data travels outside of frames. Collectives are cut into segments, several of
-// which are under way at once: the cable carries one segment while another segment is reduced or copied to other ranks.
+// SegmentPipeline runs collectives whose data is too large for frames. Each collective is cut into segments, several of
+// which are under way at once: the network carries one segment while another segment is reduced or copied to other
+// ranks.
 //
-// A segment goes through phases. Each phase is a step that never waits, and the pipeline takes the step when its
-// condition holds: a transfer of the wire is done, or a count of the host has reached a number (segment_counts.h). All
-// ranks number the segments of all their collectives alike, so the ranks need not agree on an order of steps. The kind
-// of collective decides what a step does (segment_steps.h).
+// A segment goes through phases. Each phase of a segment is a step that never blocks. The pipeline takes a step when
+// the step's condition holds: a transfer of the wire is done, or a count of the host has reached a number
+// (segment_counts.h). All ranks number the segments of all their collectives alike, so the ranks need not agree on an
+// order of steps. Each kind of collective has a class of steps that decides what a step does (segment_steps.h).
 //
 // Threads: the group's communication thread calls all functions except awaited_neighbours(), which any thread may call.
 #pragma once
@@ -33,20 +34,21 @@ class SegmentPipeline {
   // `memory` and `counts` are null if the ranks of a host share no memory. All arguments must outlive the pipeline.
   SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts, Wire& wire);
 
-  // Returns whether a collective goes by segments. All-reduces go by segments. If the ranks of a host share memory, so
-  // do reduce, broadcast, all_gather and reduce_scatter, whose data would otherwise cross a host's cable once for each
-  // rank. Other collectives block (movement.h).
+  // Returns whether a collective is cut into segments. An all-reduce is always cut into segments. If the ranks of a
+  // host share memory, reduce, broadcast, all_gather and reduce_scatter are cut into segments too, because their data
+  // would otherwise be sent to a host once for each rank. The remaining collectives block in move() (movement.h).
   bool serves(const comm::CollectiveArgs& args) const;
-  // Adds a collective that all ranks have announced. Every rank adds the collectives in the same order. `args` and its
-  // memory must stay valid until step() has called `on_done`.
+  // Adds a collective that all ranks have announced. REQUIRES: every rank adds its collectives in the same order.
+  // `args` and its memory must stay valid until step() has called `on_done`.
   void add(const comm::CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done);
-  // Makes step() call `call` after all added collectives are done. If the pipeline is empty, calls `call` at once.
+  // Makes step() call `call` after all added collectives are done. If the pipeline is empty, after_all() calls `call`
+  // at once.
   void after_all(std::function<void()> call);
   bool empty() const { return collectives_.empty(); }
-  // Takes a step if a step can be taken, and returns whether a step was taken. If step() returns false, the caller
-  // waits for the wire or the host. Throws Broken.
+  // Takes one step of one segment if a step can be taken, and returns whether a step was taken. If step() returns
+  // false, the caller must wait for the wire or for a rank of the host. Throws Broken.
   bool step();
-  // Returns the ranks of this host that the oldest segment waits for, by place.
+  // Returns the places of the ranks of this host for which the oldest segment waits.
   std::vector<std::size_t> awaited_neighbours() const;
 
  private:
@@ -65,8 +67,8 @@ class SegmentPipeline {
   };
 
   bool begin_segment();
-  // Takes the next step of a segment if that step can be taken. `older_are_finished` says whether all older segments
-  // are finished.
+  // Takes the next step of segment `one` if that step can be taken. `older_are_finished` says whether all segments
+  // older than `one` are finished.
   bool advance(UnderWay& one, bool older_are_finished);
   void end_segment();
   bool are_through(std::vector<Transfer>& transfers);
@@ -81,7 +83,7 @@ class SegmentPipeline {
   std::deque<UnderWay> segments_;       // the segments under way, in order
   std::uint64_t last_ = 0;
   std::vector<ScratchBuffer> scratch_;  // the scratch memory for reductions
-  // The number of the oldest segment if that segment is in a host's memory, or 0.
+  // The number of the oldest segment if that segment goes through the host's shared memory, or 0.
   std::atomic<std::uint64_t> oldest_in_memory_{0};
   std::atomic<bool> oldest_in_windows_{false};
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentSteps are the steps that a kind of collective takes with each of its segments (segment_pipeline.h).
+// SegmentSteps has the steps that a kind of collective takes with each segment (segment_pipeline.h).
 //
-// Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. A rail has a share of every
-// segment. The ranks of a rail exchange the share only with each other, and copy the share into the memory of all ranks
-// of their host.
+// Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. Each rail (the l-th ranks of
+// all hosts) carries one share of every segment. The ranks of a rail exchange their share only with each other, and
+// each of them copies the share into the memory of all ranks of its host.
 //
 // Threads: the group's communication thread calls all functions.
 #pragma once
@@ -18,9 +18,10 @@
 
 namespace lockstep::wire {
 
-// The number of segments that are under way at once. Each segment has a slot in every rank's window.
+// The largest number of segments that are under way at once. Each segment under way has a slot in every rank's window
+// of shared memory.
 inline constexpr std::size_t kSegmentDepth = 4;
-// The assumed cost of a trip between hosts, as a number of bytes on the cable.
+// The assumed cost of a network trip between hosts, as the number of bytes that could be sent in that time.
 inline constexpr std::size_t kBytesPerTrip = 16 << 10;
 
 struct Segment {
@@ -30,16 +31,17 @@ struct Segment {
   comm::Chunk share = {};               // this rank's share, counted from the chunk; empty if the rank carries no share
   std::vector<Transfer> transfers = {};  // the transfers under way
 
-  // Returns the tag of a trip. Trip 0 has the first transfers between two ranks, and trip 1 the transfers that follow.
+  // Returns the tag of a trip. Trip 0 of a segment has the first transfers between two ranks, and trip 1 has the
+  // transfers that follow.
   Tag tag(std::uint64_t trip) const { return {Tag::Kind::segment, 2 * number + trip}; }
 };
 
-// A Route says how the ranks of a host find each other's data.
+// A Route says how the ranks of a host find each other's data: not at all (`alone`), in arenas or in windows.
 enum class Route { alone, arenas, windows };
 
 class SegmentSteps {
  public:
-  // A StepContext has the objects that a segment's steps use. The objects outlive the steps.
+  // A StepContext refers to the objects that a segment's steps use. The objects outlive the steps.
   struct StepContext {
     const Hosts& hosts;
     HostMemory* memory;  // null if the ranks of a host share no memory
@@ -49,31 +51,34 @@ class SegmentSteps {
   virtual ~SegmentSteps() = default;
 
   Route route() const { return route_; }
-  // Returns whether a window has room for a piece of every rank's row that is large enough to be sent separately.
+  // Returns whether a rank's window has room for a piece of every rank's row, if each piece is large enough to be sent
+  // separately.
   static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
-  // Returns the largest number of elements of a segment.
+  // Returns the largest number of elements that one segment may have.
   virtual std::size_t most_elements() const = 0;
-  // Notes where the segment lies and which share this rank carries. Posts the receives before there is anything to
-  // send, so that the peers need not ask whether this rank is ready.
+  // Sets the segment's addresses in memory and the share that this rank carries. Posts the receives before this rank
+  // has data to send, so that the peers need not ask whether this rank is ready.
   virtual void begin(Segment& segment) = 0;
-  // Copies this rank's data into its window, if the route is `windows`.
+  // Copies this rank's data into its window of shared memory, if the route is Route::windows.
   virtual void fill(const Segment& segment) = 0;
-  // Sends this rank's share after all ranks of the host have filled their windows. Only ranks that carry a share call
-  // send(), exchange_results() and broadcast_to_host().
+  // Sends this rank's share of the segment, after all ranks of the host have filled their windows. Only ranks that
+  // carry a share call send(), exchange_results() and broadcast_to_host().
   virtual void send(Segment& segment) = 0;
-  // Exchanges results with the rail, after the posted transfers are done.
+  // Exchanges results with the ranks of this rank's rail, after the transfers of begin() and send() are done.
   virtual void exchange_results(Segment& segment) = 0;
-  // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results().
+  // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results() are
+  // done.
   virtual void broadcast_to_host(const Segment& segment) = 0;
-  // Copies the result out of this rank's window, if the route is `windows`, after every share has reached the window.
+  // If the route is Route::windows, copies the result out of this rank's window, after every share has reached the
+  // window.
   virtual void copy_out(const Segment& segment) = 0;
 
  protected:
   SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
       : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
-  // Calls what(host) for the other hosts. Each host begins with the host after it, so that not all hosts begin with the
-  // same host.
+  // Calls what(host) for the other hosts. Each host begins with the host that follows it, so that not all hosts begin
+  // with the same host.
   template <typename What>
   void for_other_hosts(What what) const {
     const std::size_t count = hosts_.ranks.size();
@@ -81,25 +86,25 @@ class SegmentSteps {
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
-  // Returns the rank on `host` that belongs to this rank's rail.
+  // Returns the rank that has this rank's place on `host`, and so belongs to the same rail.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
                  bool is_eager = false);
   void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
                     bool is_eager = false);
-  // Returns the size in bytes of a segment's slot in a window.
+  // Returns the size in bytes of a segment's slot in a rank's window.
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
-  // Returns the addresses of the segment's slots in the windows of the host's ranks.
+  // Returns the addresses of the segment's slots in the windows of all ranks of the host.
   std::vector<std::byte*> slots(const Segment& segment) const;
-  // Returns the largest number of elements of a piece, if a window has a piece of each rank's row.
+  // Returns the largest number of elements of a segment whose slot in a window holds a piece of each rank's row.
   std::size_t most_of_rows() const {
     return slot_bytes() / (args_.element_bytes() * static_cast<std::size_t>(args_.size));
   }
-  // Returns the size in bytes of the segment's piece of a row.
+  // Returns the size in bytes of the piece of a row that the segment has.
   std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * args_.element_bytes(); }
-  // Calls what(owner, offset) for each row of `host` that this rank carries. `owner` is the place of the row's owner on
-  // `host`, and `offset` is the place of the row's piece in a window.
+  // Calls what(owner, offset) for each row of `host` that this rank carries between hosts. `owner` is the place on
+  // `host` of the rank that owns the row, and `offset` is the offset of the row's piece in a window.
   template <typename What>
   void for_carried_rows(const Segment& segment, std::size_t host, What what) const {
     const std::vector<int>& ranks = hosts_.ranks[host];
@@ -107,7 +112,7 @@ class SegmentSteps {
       what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
     }
   }
-  // Copies bytes [offset, offset + bytes) from one rank's memory to the memory of all ranks of the host.
+  // Copies bytes [offset, offset + bytes) of the segment from one rank's memory to the memory of all ranks of the host.
   static void copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes);
 
   const comm::CollectiveArgs& args_;

@@ -45,7 +45,8 @@ void Shutdown::stop() {
   channel_.unsubscribe();
 }
 
-// The word "3 41" means that rank 3 has left after collective 41. The word "3" is a message of rank 3 to itself.
+// A word such as "3 41" says that rank 3 has left after collective 41. A word such as "3" is a message of rank 3 to
+// itself.
 void Shutdown::on_word(std::string_view word) {
   const auto rank = parse_int(take_word(word));
   const auto last = parse_int(word);
@@ -56,8 +57,8 @@ void Shutdown::on_word(std::string_view word) {
   changed_.notify_all();
 }
 
-// A rank's messages to itself come back in order. A rank waits for no message if an earlier message has not come back:
-// a rank that is cut off loses all peers, and must not wait for each peer.
+// The messages that a rank sends to itself come back in order. If an earlier message has not come back, await_word()
+// does not wait: a rank that is cut off loses all peers, and must not wait once for each peer.
 void Shutdown::await_word(std::uint64_t number) {
   comm::ActiveTimeout patience(comm::Failure::kPatience);
   while (channel_.is_answered() && !patience.over()) {
@@ -95,16 +96,17 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
 bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
-    // The lock is released before await_word(), which may wait for seconds.
+    // The lock is released before await_word(), because await_word() may wait for seconds.
     MutexLock lock(mutex_);
-    // Whatever the end of the connection means, this peer acknowledges nothing any more, so a goodbye must not wait for
-    // this peer.
+    // After the end of the connection this peer can't acknowledge a goodbye, so say_goodbye() must not wait for this
+    // peer.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
   if (failure_.happened()) return false;
-  // The peer may have left while this rank was suspended, or the wire may have reported the peer's end before its
-  // goodbye. The peer's message in the scope has arrived once a message of this rank to itself has come back.
+  // The peer may have left while this rank was suspended, or the wire may have reported the end of the connection
+  // before the peer's goodbye. When a message of this rank to itself has come back, a goodbye that the peer said in the
+  // scope has arrived too.
   channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
   await_word(++words_);
   MutexLock lock(mutex_);
@@ -156,13 +158,15 @@ void Shutdown::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
-// Order: `leaving_` is set before the first goodbye is sent. A peer that leaves too may close its connection as soon as
-//   the peer has read the goodbye. Only a rank that is leaving does not take the closed connection for a loss.
+// `leaving_` is set before the first goodbye is sent: a peer that leaves too may close its connection as soon as the
+//   peer has read the goodbye. Only if leaving_ is set, this rank does not take a closed connection for the loss of a
+//   peer.
 //
-// If some peer has not acknowledged the goodbye in time, the leaving rank says goodbye in the group's scope. The peer
-// asks for messages before it calls the closed connection a death. A rank also asks for messages if it finds nobody at
-// the port of a rank to which it has had no connection. A relay that left at the same time may not have told the asking
-// rank. The message is passed on before any connection ends.
+// If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye in the group's scope of the
+// job's membership. A peer looks for goodbyes in the scope before it takes a closed connection for a death. A rank also
+// looks for goodbyes in the scope if nobody answers at the port of a rank to which it has had no connection. A goodbye
+// in the scope also reaches a rank that was not told of the goodbye because its relay left at the same time. The
+// goodbye in the scope is passed on before any connection of the leaving rank ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -171,7 +175,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   {
     MutexLock lock(mutex_);
     leaving_ = true;
-    // A peer that has left may be gone, and expects no more frames.
+    // A peer that has left may already have exited, and expects no more frames.
     std::erase_if(others, [&](int r) REQUIRES(mutex_) {
       return seen_[static_cast<std::size_t>(r)] || left_after_[static_cast<std::size_t>(r)];
     });
@@ -228,14 +232,15 @@ void Shutdown::tell_of_failure() {
     try {
       wire_.send_frame(r, bytes);
     } catch (const Broken& broken) {
-      // Peer r learns of the failure from the end of its connection.
+      // Peer `r` learns of the failure when its connection to this rank ends.
       log_debug("{} can't be told of the failure: {}", who(r), broken.what());
     }
   }
 }
 
-// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait has
-// a limit: a communication thread that hangs in the library must not keep the cause from the program.
+// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait in
+// raise() has a limit, because a communication thread that hangs in the library must not keep the cause from the
+// program.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
