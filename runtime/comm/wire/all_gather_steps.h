@@ -3,8 +3,8 @@
 // each other host only once, however many ranks the receiving host has.
 //
 // Each rank has a window of shared memory, which holds a piece of every rank's row. Each rank first copies the piece of
-// its own row into its window. A rank that carries rows for its host sends these rows to every other host. Each
-// carrying rank also copies the rows that it carries or receives into the windows of all ranks of its host.
+// its own row into its window. A rank that carries rows for its host sends these rows to every other host. A rank that
+// carries rows also copies these rows, and the rows that it receives, into the windows of all ranks of its host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

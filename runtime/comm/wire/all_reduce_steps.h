@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AllReduceSteps reduces data by segments. Each carrying rank adds up its share of a segment over all ranks of its
-// host, and exchanges the sums with the ranks at its place on the other hosts. Each carrying rank then writes the
-// result of its share into the memory of all ranks of its host.
+// AllReduceSteps reduces data by segments. Each rank that carries a share of a segment adds up the share over all ranks
+// of its host, and exchanges the sums with the ranks at its place on the other hosts. Each rank that carries a share
+// then writes the result into the memory of all ranks of its host.
 //
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
 // numbered host by host, with the same power of two of ranks on every host, the result has the bits of the tree over
@@ -43,8 +43,8 @@ class AllReduceSteps final : public SegmentSteps {
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
 
-  // Returns whether a transfer of `bytes` bytes is eager (BasicPiece::is_eager). The sender and the receiver get the
-  // same answer.
+  // Returns whether a transfer of `bytes` bytes is eager (BasicPiece::is_eager). The sender and the receiver of a
+  // transfer get the same result from is_eager().
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
   // Returns true if this rank sends its whole share to every other host in one trip.
   bool goes_whole(const Segment& segment) const;

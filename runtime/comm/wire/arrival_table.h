@@ -51,9 +51,9 @@ struct Comparison {
 Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster);
 
-// ArrivalTable holds the announcements of the collectives that this rank has not started yet. Collectives are numbered
-// from 1, and each rank announces its collectives in the order of their numbers. Threads: the owner's lock guards the
-// table.
+// ArrivalTable holds the announcements of the collectives that this rank has not started yet. Collectives are
+// numbered from 1, and each rank announces its collectives in the order of their numbers. Threads: the owner's lock
+// guards the table.
 class ArrivalTable {
  public:
   explicit ArrivalTable(std::size_t ranks) : heard_(ranks) {}
@@ -64,8 +64,8 @@ class ArrivalTable {
   void note(int rank, Announcement announcement);
   // Returns the number of the last collective whose announcements take() has returned.
   std::uint64_t taken() const { return taken_; }
-  // Removes and returns the announcements of collective taken() + 1, or returns nullopt while a rank's announcement is
-  // missing.
+  // Removes and returns the announcements of collective taken() + 1, or returns nullopt while a rank's announcement
+  // is missing.
   std::optional<Arrivals> take();
   // Returns the ranks that have not announced collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;

@@ -63,8 +63,8 @@ void BroadcastSteps::copy_out(const Segment& segment) {
   comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * args_.element_bytes());
 }
 
-// Returns true if sending the whole share in one trip costs the root's host less than sending parts of the share in two
-// trips.
+// Returns true if sending the whole share in one trip costs the root's host less than sending parts of the share in
+// two trips.
 bool BroadcastSteps::goes_whole(const Segment& segment) const {
   return segment.share.length * args_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BroadcastSteps runs a broadcast in segments, between hosts whose ranks share memory. The data is sent to each host
-// only once, however many ranks the host has.
+// BroadcastSteps runs a broadcast in segments, between hosts whose ranks share memory. The broadcast data is sent to
+// each host only once, however many ranks the host has.
 //
 // The root copies a segment into its window of shared memory, and each rank of the root's host sends a share of the
 // segment to the other hosts. Each other host gets one part of a share and passes the part on to the remaining hosts,

@@ -149,7 +149,7 @@ void WireEngine::run() {
       // The order of these calls matters. First cancel_transfers() makes the library give up the program's buffers:
       // after release_buffers() the program, which waits in raise(), may free these buffers. The peers are told of the
       // failure only after release_buffers(), because a slow peer must not delay the program. The wire is closed last,
-      // because a peer that has not been told takes the end of its connection for this rank's death.
+      // because a peer that does not know of the failure takes the end of its connection for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -193,18 +193,13 @@ void WireEngine::await_news() {
   }
 }
 
-// The order of work in step() matters.
-//
-// - The lock is held once for taking all work from the queues, so that `leaving` can't miss work that is queued
-//   meanwhile.
-// - Everything that may block or wait for other ranks runs without the lock, because the program's thread needs the
-//   lock to start the next collective.
-// - A mismatch fails the group before the messages' actions run, because these actions may block.
-// - Announcements are sent before actions and collectives run, because actions and collectives may wait for peers that
-//   wait for the announcements.
-// - Each step acknowledges the goodbyes that have arrived, because a leaving peer waits for the acknowledgement.
-// - A step checks for departed ranks only if the step found no other work, because the actions and segments may still
-//   hold data that a rank sent before its goodbye.
+// The lock is held once while all work is taken from the queues, so that `leaving` can't miss work that is queued
+// meanwhile. Everything that may block or wait for other ranks runs without the lock, because the program's thread
+// needs the lock to start the next collective. A mismatch fails the group before the messages' actions run, because
+// these actions may block. Announcements are sent before actions and collectives run, because actions and collectives
+// may wait for peers that wait for the announcements. Each step acknowledges the goodbyes that have arrived, because a
+// leaving peer waits for the acknowledgement. A step checks for departed ranks only if the step found no other work,
+// because the actions and segments may still hold data that a rank sent before its goodbye.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -240,8 +235,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
-  // Post the notice that this rank leaves before the goodbye, because this process may end after the goodbye. A rank of
-  // this host without a connection to this rank reads the notice when it hears that this process has ended.
+  // Before the goodbye, post the notice that this rank leaves, because this process may end after the goodbye. A rank
+  // of this host that has no connection to this rank reads the notice when it hears of the end of this process.
   if (host_status_) host_status_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
   return Step::last;
@@ -313,8 +308,8 @@ bool WireEngine::start_next_collective(bool is_caller) {
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
   }
-  // agree_on() runs without the lock, because after a mismatch agree_on() waits until the ranks agree on the first
-  // cause.
+  // agree_on() runs without the lock, because after a mismatch agree_on() waits until the ranks agree on the
+  // first cause.
   agree_on(*next, *arrivals);
   // The captured address of the collective stays valid, because queue_ holds the collective until finish(). The
   // captured `this` stays valid, because each collective holds the engine.
@@ -337,8 +332,7 @@ void WireEngine::finish(WireCollective& collective) {
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
   // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If the ring came
-  // before the store, a waiter could count itself asleep after the ring, find done_ unset and sleep for the whole
-  // kSlice.
+  // before the store, a waiter could count itself as asleep after the ring, find done_ unset and sleep for kSlice.
   comm::ProgressEngine::ring();
 }
 

@@ -127,8 +127,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void read_op_headers() REQUIRES(mutex_);
   // Starts and advances collectives. Returns true if a collective was started or advanced.
   bool run_collectives(bool is_caller);
-  // Runs the next collective of queue_, or adds that collective to pipeline_. Returns false if no collective can start
-  // now.
+  // Runs the next collective of queue_, or adds that collective to pipeline_. Returns false if no collective can
+  // start now.
   bool start_next_collective(bool is_caller);
   // Returns true if a thread that runs the collective would block until other ranks act.
   bool blocks(const comm::CollectiveArgs& args) const;
@@ -149,15 +149,15 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // nothing to do for a while.
   void drive(const WireCollective& collective, const Deadline& deadline) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
-  // Ends the start of the engine while the communication thread is still in Wire::open(). `why` is the failure for
-  // which the start ends.
+  // Gives up open() while the communication thread is still in Wire::open(). `why` is the failure for which open()
+  // gives up.
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
   // Returns the other ranks that have not announced `collective`, with a text that names these ranks. If all ranks have
   // announced `collective`, the result names the ranks whose data is awaited and the rank that announced last.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
-  // Returns a text for messages that says which collective this rank was in, such as "rank 1 (...) was in all_reduce 7
-  // (...)".
+  // Returns a text for messages that says which collective this rank was in, such as "rank 1 (...) was in all_reduce
+  // 7 (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);
 

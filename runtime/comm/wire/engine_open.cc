@@ -14,8 +14,8 @@ namespace {
 
 // The time between two calls of `check`, which throws if another rank has failed, while the library connects.
 constexpr std::chrono::milliseconds kLook{250};
-// The time that open() waits after the deadline for the library's own exception, whose message says more than a
-// Timeout.
+// The time that open() waits after the deadline for the library's own exception, whose message says more than
+// a Timeout.
 constexpr std::chrono::seconds kOverdue{1};
 
 }  // namespace

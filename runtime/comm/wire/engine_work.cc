@@ -14,8 +14,8 @@
 namespace lockstep::wire {
 namespace {
 
-// The number of bytes above which a collective takes so long that the program's thread sleeps instead of driving the
-// collective.
+// The number of bytes above which a collective takes so long that the program's thread sleeps instead of driving
+// the collective.
 constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
@@ -109,8 +109,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
   // If the process has groups without a communication thread, this thread must advance those groups in wait_for().
-  // Advancing those groups may take long and must not delay this group, so the communication thread does this group's
-  // work.
+  // Advancing those groups may take long and must not delay this group, so the communication thread does this
+  // group's work.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {

@@ -9,16 +9,16 @@
 namespace lockstep::wire {
 namespace {
 
-// The bytes "lsw7". kMagic must change whenever the layout of frames, the ranks that are sent a frame, or the way in
-// which bulk data travels changes.
+// The first four bytes of a frame, "lsw7". A new kMagic is needed whenever the layout of frames, the ranks that are
+// sent a frame, or the way in which bulk data travels changes.
 constexpr std::uint32_t kMagic = 0x3777736c;
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 
 // Bytes 0-3 of a frame hold the magic, 4 the kind, 5 the operation, 6 the dtype, 7 the op, 8 the weighted flag, 10-11
 // the operations of the note, 12-15 the root. Bytes 16-23 of a frame hold the number, 24-31 the count, 32-39 the unit
-// of the weight, 40-43 the payload's length, 64-127 the words. The payload begins at byte 128. The remaining bytes are
-// zero.
+// of the weight, 40-43 the payload's length, 64-127 the words. The payload begins at byte 128. The remaining bytes
+// are zero.
 template <typename T>
 void put(FrameBytes& bytes, std::size_t at, T value) {
   auto rest = static_cast<std::make_unsigned_t<T>>(value);

@@ -13,8 +13,8 @@
 
 namespace lockstep::wire {
 
-// The largest number of payload bytes of a frame. In a frame, the payload follows the record that describes the
-// payload.
+// The largest number of payload bytes of a frame. In a frame, the payload follows the record that describes
+// the payload.
 inline constexpr std::size_t kInlineBytes = kFrameBytes - 128;
 
 enum class FrameKind : std::uint8_t {

@@ -18,21 +18,21 @@
 
 namespace lockstep::wire {
 
-// Hosts lists the ranks of each host of a group, in ascending order. The hosts are ordered by the lowest rank of each
-// host.
+// Hosts lists the ranks of each host of a group, in ascending order. The hosts are ordered by the lowest rank of
+// each host.
 struct Hosts {
   std::vector<std::vector<int>> ranks;
   std::size_t host = 0;   // the index of this rank's host
   std::size_t local = 0;  // this rank's place among the ranks of its host
-  // The number of ranks on each host that carry data between hosts, which equals the number of ranks of the smallest
-  // host.
+  // The number of ranks on each host that carry data between hosts, which equals the number of ranks of the
+  // smallest host.
   std::size_t rails = 1;
 
   const std::vector<int>& neighbours() const { return ranks[host]; }
 };
 Hosts hosts_of(const rendezvous::Roster& roster, int rank);
-// Returns true if the group has several hosts and some host has several ranks, so that a hierarchy sends less over the
-// wire.
+// Returns true if the group has several hosts and some host has several ranks, so that a hierarchy sends less over
+// the wire.
 bool has_hierarchy(const Hosts& hosts);
 // Returns true if a reduction over each host's ranks and then over the hosts adds in the same tree as a reduction over
 // all ranks (comm/reduction.h). The two trees are equal if ranks are numbered host by host, with the same power of two
@@ -44,9 +44,9 @@ std::vector<int> counterparts(const Hosts& hosts);
 // Returns a text about the hosts for messages, such as "2 hosts x 8 ranks" or "3 hosts x 1 to 3 ranks".
 std::string describe(const Hosts& hosts);
 
-// Returns the size in bytes of a rank's window, the shared memory through which a host's ranks exchange data from their
-// private memory. The size is equal on every host. The windows of a host with up to 128 ranks have at most 32 MiB
-// together.
+// Returns the size in bytes of a rank's window, the shared memory through which a host's ranks exchange data from
+// their private memory. The size is equal on every host. The windows of a host with up to 128 ranks have at most 32
+// MiB together.
 std::size_t window_bytes(const Hosts& hosts);
 
 // HostMemory is the memory that the ranks of one host share. The parameter `local` is a rank's place among the ranks of

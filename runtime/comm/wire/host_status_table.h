@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostStatusTable is a table in shared memory that tells the ranks of one host which ranks have left the group. The
-// table is needed because the ranks of a host have no connections with each other, nor with every rank of the other
-// hosts.
+// HostStatusTable is a table in shared memory that tells the ranks of one host which ranks have left the group.
+// The table is needed because the ranks of a host have no connections with each other, nor with every rank of the
+// other hosts.
 //
 // A rank that leaves writes the notice into the table of its own host. On each other host, the rank that relays the
 // leaving rank's announcements writes the notice (op_header_table.h). The rank that writes a notice rings the doorbells
 // of all other ranks of its host.
 //
-// A word that announces other memory is stored with release order after that memory, and read with acquire order before
+// A word that guards other memory is stored with release order after that memory, and loaded with acquire order before
 // that memory.
 //
 // Threads: any thread may call these functions. Only one thread at a time may call has_news().
@@ -26,10 +26,11 @@ namespace lockstep::wire {
 class HostStatusTable {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's part of the table. REQUIRES: `memory` is zero, and no rank of the host uses the table yet.
+  // Formats this rank's part of the table. REQUIRES: all bytes of `memory` are zero, and no rank of the host uses the
+  // table yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and the bells of the host's ranks must outlive the table.
+  // `memory` and the doorbells of the host's ranks must outlive the table.
   HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
   // Writes the notice that `rank` has left the group after collective `last`. Only one rank of the host writes the

@@ -22,8 +22,8 @@ class Pieces {
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
-  // Calls what(peer) for the other ranks. Each rank begins with the rank that follows it, so that not all ranks begin
-  // with the same peer.
+  // Calls what(peer) for the other ranks. Each rank calls what() first for the rank that follows it, so that not all
+  // ranks begin with the same peer.
   template <typename What>
   void for_others(What what) const {
     for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);
@@ -43,8 +43,8 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Reduces the elements of `chunk` of all ranks' inputs into the root's output; each rank reduces one share of the
-// elements.
+// Reduces the elements of `chunk` of all ranks' inputs into the root's output; each rank reduces one share of
+// the elements.
 void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
   const Chunk own = share_of(args, chunk, args.rank);

@@ -21,7 +21,7 @@ struct alignas(64) OpHeaderTable::Count {
 
 namespace {
 
-// Returns, for each rank of the group, the place of the rank on `host` that relays its announcements.
+// Returns, for each rank of the group, the place on `host` of the relay of the rank's announcements.
 std::vector<std::size_t> relay_ranks_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();
@@ -97,9 +97,9 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
-  // `all` is the count after the last announcement of collective `number`: each rank has posted an announcement for
-  // this use and every earlier use of the slot's index, and for no later use. The addition that reaches `all` follows
-  // all other ranks' additions, so a rank that is rung finds all slots of the collective filled.
+  // `all` is the count after the last announcement of collective `number`, when each rank has posted one announcement
+  // for each use of the slot's index so far. The addition that reaches `all` follows all other ranks' additions, so a
+  // rank that is rung finds all slots of the collective filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpHeaderTable holds the announcements of all ranks in memory that the ranks of one host share. So a rank sends each
-// announcement to only one rank of each other host.
+// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. So a rank
+// sends each announcement to only one rank of each other host.
 //
-// A rank's announcements reach a host through one rank of that host, which is called the relay. On its own host, each
-// rank is the relay of its own announcements. The l-th rank of a host is the relay of the l-th rank of each other host
-// (modulo the host's number of ranks). The relay puts the announcement on the table. The relay that puts a collective's
-// last announcement on the table rings the host's doorbells, so each rank wakes only once per collective.
+// A rank's announcements reach a host through one rank of that host, the relay, which puts the announcements on the
+// table. On its own host, each rank is the relay of its own announcements. The l-th rank of a host is the relay of the
+// l-th rank of each other host (modulo the host's number of ranks). The relay that puts a collective's last
+// announcement on the table rings the host's doorbells, so each rank wakes only once per collective.
 //
 // A slot of the table is reused after kSlots collectives, when no rank reads the old announcement any more. A rank
 // announces at most kAhead collectives after the last collective of which it has read all announcements. So when a rank
 // announces collective n, all ranks have announced collective n - kAhead and have read the announcements of collective
 // n - kSlots.
 //
-// A word that announces other memory is stored with release order after that memory, and read with acquire order before
+// A word that guards other memory is stored with release order after that memory, and loaded with acquire order before
 // that memory.
 #pragma once
 
@@ -37,7 +37,8 @@ class OpHeaderTable {
 
   // Returns the size of the memory for the table of this rank's host.
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's part of the table. REQUIRES: `memory` is zero, and no rank of the host uses the table yet.
+  // Formats this rank's part of the table. REQUIRES: all bytes of `memory` are zero, and no rank of the host uses the
+  // table yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
   // `memory` must outlive the table. `bell_files` holds the eventfd files on which the ranks of the host sleep, by
@@ -48,24 +49,24 @@ class OpHeaderTable {
   DoorbellWords& bell() const { return *bells_[local_].words; }
   // Returns the doorbells of all ranks of the host, by place on the host.
   const std::vector<DoorbellButton>& bells() const { return bells_; }
-  // Returns the ranks of other hosts that relay this rank's announcements to their hosts.
+  // Returns the ranks of other hosts that are the relays of this rank's announcements.
   const std::vector<int>& relay_ranks() const { return relay_ranks_; }
   // Returns the ranks whose announcements are put on the table by other ranks of this host.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
-  // Removes from `absent` the ranks of other hosts whose relay is another rank of this host that is also in `absent`.
-  // The removed ranks may have announced the collective, because a suspended relay puts no announcements on the table.
+  // Removes from `absent` the ranks of other hosts whose relay is another rank of this host that is also in `absent`. A
+  // removed rank may have announced its collectives, because a suspended relay puts no announcements on the table.
   // Returns the removed ranks. REQUIRES: `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
   // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
   // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() after
   // post(): before note(), this rank can't announce a collective whose announcement would overwrite the slot.
   void post(int rank, std::uint64_t number, std::span<const std::byte> frame);
-  // Returns the announcement of collective `number`, the next collective of `rank`, or nullopt if the announcement is
-  // not on the table. The payload of the returned frame stays valid until this rank announces collective `number` +
-  // kSlots.
+  // Returns the announcement of collective `number`, the next collective of `rank`, or nullopt if the announcement
+  // is not on the table. The payload of the returned frame stays valid until this rank announces collective `number`
+  // + kSlots.
   std::optional<Frame> read(int rank, std::uint64_t number) const;
-  // Returns the time at which post() put an announcement that read() has returned on the table.
+  // Returns the time at which post() was called for an announcement that read() has returned.
   std::chrono::steady_clock::time_point time_of(int rank, std::uint64_t number) const;
 
  private:

@@ -60,8 +60,8 @@ class P2pQueue {
   std::size_t owed() const;
   // Notes that this rank leaves the group, so that no recv takes a message any more.
   void refuse_posts();
-  // Returns the first send or recv that waits for `peer`, a rank that has left, or null if no send or recv waits for
-  // `peer`.
+  // Returns the first send or recv that waits for `peer`, a rank that has left, or null if no send or recv waits
+  // for `peer`.
   std::shared_ptr<WireP2pOp> waiting_for(int peer) const;
   // Returns a text that says how far an unfinished send or recv has come, and which rank must act.
   std::string progress_of(const WireP2pOp& p2p) const;

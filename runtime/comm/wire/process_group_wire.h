@@ -24,8 +24,8 @@ class ProcessGroupWire final : public comm::ProcessGroupBase {
                                                                     const ThreadMaker& make_thread = start_own_thread,
                                                                     std::unique_ptr<HostMemory> host_memory = {});
   ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine);
-  // Says goodbye to the other ranks. Aborts the group instead if an exception unwinds the stack, or if a collective of
-  // this rank is still under way.
+  // Says goodbye to the other ranks. Aborts the group instead of saying goodbye if an exception unwinds the stack, or
+  // if a collective of this rank is still under way.
   ~ProcessGroupWire() override;
   ProcessGroupWire(const ProcessGroupWire&) = delete;
   ProcessGroupWire& operator=(const ProcessGroupWire&) = delete;

@@ -12,9 +12,10 @@ thread_local ProgressToken::Caller* innermost = nullptr;
 }  // namespace
 
 // Relaxed order is enough for the token's atomics: only mutex_ hands over the token, and the unlock of mutex_ publishes
-// all writes of the holder. The atomics only tell the communication thread when to try to lock mutex_. A stale value
-// makes the communication thread try too early, which costs a caller a failed try_lock(), or lets the thread nap once
-// more. A stale value loses no work, because the engine queues work under its own mutex before it requests the token.
+// all writes of the holder. The token's atomics only tell the communication thread when to try to lock mutex_. A stale
+// value of an atomic makes the communication thread try too early, which costs a caller a failed try_lock(), or lets
+// the thread nap once more. A stale value of an atomic loses no work, because the engine queues work under its own
+// mutex before it requests the token.
 void ProgressToken::take() {
   if (!is_wanted() && mutex_.try_lock()) return;
   std::chrono::microseconds most = kShortNap;
@@ -24,16 +25,16 @@ void ProgressToken::take() {
     most = std::min(2 * most, kLongNap);
     const bool callers_follow = is_wanted() || (taken_.load(std::memory_order_relaxed) != taken &&
                                                 !awaits_caller_.load(std::memory_order_relaxed));
-    // A request ends the naps even while callers follow each other, because the request announces work that no caller
-    // does.
+    // A request ends the naps even while callers follow each other, because the request announces work that no
+    // caller does.
     if (!is_requested && callers_follow) continue;
     if (mutex_.try_lock()) return;
   }
 }
 
 void ProgressToken::end() {
-  // Set is_over_ before the unlock; otherwise the next caller that locks mutex_ would drive an engine whose wire is
-  // closed.
+  // Set is_over_ before the unlock; otherwise the next caller that locks mutex_ would drive an engine whose wire
+  // is closed.
   is_over_ = true;
   mutex_.unlock();
 }
@@ -54,8 +55,8 @@ void ProgressToken::request() {
 }
 
 void ProgressToken::request_unless_callers_follow() {
-  // If the communication thread does not nap, the thread has the token or sleeps on the wire, whose doorbell the engine
-  // rings next. If the loaded value of is_napping_ is stale, the new work waits for the end of the next nap.
+  // If the communication thread does not nap, the thread has the token or sleeps on the wire, and the engine rings the
+  // wire's doorbell next. If the loaded value of is_napping_ is stale, the new work waits for the end of the next nap.
   if (!is_napping_.load(std::memory_order_relaxed) || is_wanted()) return;
   if (Clock::now() - last_had_.load(std::memory_order_relaxed) > kGap) return request();
   awaits_caller_.store(true, std::memory_order_relaxed);
@@ -81,8 +82,8 @@ bool ProgressToken::Caller::take() {
     token_.mutex_.unlock();
     return false;
   }
-  // A caller that has the token sees all queued work, so awaits_caller_ is reset: the queued work needs no further
-  // caller.
+  // A caller that has the token sees all queued work, so awaits_caller_ is reset: the queued work needs no
+  // further caller.
   token_.taken_.fetch_add(1, std::memory_order_relaxed);
   token_.awaits_caller_.store(false, std::memory_order_relaxed);
   return has_it_ = true;

@@ -39,8 +39,8 @@ class ProgressToken {
   // follows, the communication thread takes the token after its nap and does the announced work. Any thread may call
   // this function.
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Takes the token from each Caller further down this thread's stack. A signal handler that closes the group needs
-  // give_up_of_this_thread().
+  // Takes the token from each Caller further down this thread's stack. A signal handler that closes the group
+  // needs give_up_of_this_thread().
   void give_up_of_this_thread();
 
   // A Caller shows, as long as the Caller exists, that a thread of the program wants the token.
@@ -51,8 +51,8 @@ class ProgressToken {
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
 
-    // Takes the token if the token is free. Returns true if this caller now has the token, from this call or an earlier
-    // call.
+    // Takes the token if the token is free. Returns true if this caller now has the token, from this call or an
+    // earlier call.
     bool take();
     // Notes that the engine's queue has work for which this caller does not wait.
     void leave_work() { leaves_work_ = true; }

@@ -49,7 +49,7 @@ void ReduceScatterSteps::send(Segment& segment) {
                    [&](std::size_t owner, std::size_t offset) { add_up(hosts_.host, owner, offset, Way::in); });
 }
 
-// Adds up the hosts' sums in the order of the hosts, which gives the same bits as an all-reduce. exchange_results() may
+// Adds up the hosts' sums in the order of the hosts, which gives the same bits as an all-reduce. The result may
 // overwrite the row in its owner's window, because no other rank still reads the row.
 void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {

@@ -21,22 +21,22 @@ namespace lockstep::wire {
 class SegmentCounts {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's counts. REQUIRES: `memory` is zero, and no rank of the host uses the counts yet.
+  // Formats this rank's counts. REQUIRES: all bytes of `memory` are zero, and no rank of the host uses the counts yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and the bells of the host's ranks must outlive this object.
+  // `memory` and the doorbells of the host's ranks must outlive this object.
   SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
   // Notes that this rank's window now holds the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
   // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host.
-  // After finish(), this rank does not access the other ranks' memory of these segments any more.
+  // After finish(), this rank does not access the other ranks' memory of the segments up to `number` any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // Returns the places of the ranks that keep this host from ending segment `number`. If `in_windows` is true and some
   // ranks have not filled their windows, awaited() returns these ranks. In all other cases awaited() returns the ranks
-  // that have not finished the segment. Any thread may call awaited().
+  // that have not finished segment `number`. Any thread may call awaited().
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:

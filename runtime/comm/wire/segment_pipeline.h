@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPipeline runs collectives whose data is too large for frames. Each collective is cut into segments, several of
-// which are under way at once: the network carries one segment while another segment is reduced or copied to other
-// ranks.
+// SegmentPipeline runs collectives whose data is too large for frames. Each collective is cut into segments, several
+// of which are under way at once: the network carries one segment while another segment is reduced or copied to
+// other ranks.
 //
 // A segment goes through phases. Each phase of a segment is a step that never blocks. The pipeline takes a step when
 // the step's condition holds: a transfer of the wire is done, or a count of the host has reached a number
@@ -39,7 +39,7 @@ class SegmentPipeline {
   // would otherwise be sent to a host once for each rank. The remaining collectives block in move() (movement.h).
   bool serves(const comm::CollectiveArgs& args) const;
   // Adds a collective that all ranks have announced. REQUIRES: every rank adds its collectives in the same order.
-  // `args` and its memory must stay valid until step() has called `on_done`.
+  // `args` and the memory of its buffers must stay valid until step() has called `on_done`.
   void add(const comm::CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done);
   // Makes step() call `call` after all added collectives are done. If the pipeline is empty, after_all() calls `call`
   // at once.

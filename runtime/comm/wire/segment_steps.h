@@ -21,7 +21,7 @@ namespace lockstep::wire {
 // The largest number of segments that are under way at once. Each segment under way has a slot in every rank's window
 // of shared memory.
 inline constexpr std::size_t kSegmentDepth = 4;
-// The assumed cost of a network trip between hosts, as the number of bytes that could be sent in that time.
+// The assumed cost of a network trip between hosts, as the number of bytes that a host could send during the trip.
 inline constexpr std::size_t kBytesPerTrip = 16 << 10;
 
 struct Segment {
@@ -51,8 +51,8 @@ class SegmentSteps {
   virtual ~SegmentSteps() = default;
 
   Route route() const { return route_; }
-  // Returns whether a rank's window has room for a piece of every rank's row, if each piece is large enough to be sent
-  // separately.
+  // Returns whether a rank's window has room for a piece of every rank's row, with pieces large enough to be
+  // sent separately.
   static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
   // Returns the largest number of elements that one segment may have.
   virtual std::size_t most_elements() const = 0;
@@ -66,19 +66,19 @@ class SegmentSteps {
   virtual void send(Segment& segment) = 0;
   // Exchanges results with the ranks of this rank's rail, after the transfers of begin() and send() are done.
   virtual void exchange_results(Segment& segment) = 0;
-  // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results() are
-  // done.
+  // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results()
+  // are done.
   virtual void broadcast_to_host(const Segment& segment) = 0;
-  // If the route is Route::windows, copies the result out of this rank's window, after every share has reached the
-  // window.
+  // If the route is Route::windows, copies the result out of this rank's window, after every share has reached
+  // the window.
   virtual void copy_out(const Segment& segment) = 0;
 
  protected:
   SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
       : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
-  // Calls what(host) for the other hosts. Each host begins with the host that follows it, so that not all hosts begin
-  // with the same host.
+  // Calls what(host) for the other hosts. Each host calls what() first for the host that follows it, so that not all
+  // hosts begin with the same host.
   template <typename What>
   void for_other_hosts(What what) const {
     const std::size_t count = hosts_.ranks.size();
@@ -101,7 +101,7 @@ class SegmentSteps {
   std::size_t most_of_rows() const {
     return slot_bytes() / (args_.element_bytes() * static_cast<std::size_t>(args_.size));
   }
-  // Returns the size in bytes of the piece of a row that the segment has.
+  // Returns the size in bytes of the piece of one row that belongs to the segment.
   std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * args_.element_bytes(); }
   // Calls what(owner, offset) for each row of `host` that this rank carries between hosts. `owner` is the place on
   // `host` of the rank that owns the row, and `offset` is the offset of the row's piece in a window.

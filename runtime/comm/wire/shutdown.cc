@@ -45,8 +45,8 @@ void Shutdown::stop() {
   channel_.unsubscribe();
 }
 
-// A word such as "3 41" says that rank 3 has left after collective 41. A word such as "3" is a message of rank 3 to
-// itself.
+// A word such as "3 41" says that rank 3 has left after collective 41. A word such as "3" is a message of rank 3
+// to itself.
 void Shutdown::on_word(std::string_view word) {
   const auto rank = parse_int(take_word(word));
   const auto last = parse_int(word);
@@ -98,15 +98,15 @@ bool Shutdown::is_loss(int peer) {
   {
     // The lock is released before await_word(), because await_word() may wait for seconds.
     MutexLock lock(mutex_);
-    // After the end of the connection this peer can't acknowledge a goodbye, so say_goodbye() must not wait for this
-    // peer.
+    // After the end of the connection this peer can't acknowledge a goodbye, so say_goodbye() must not wait for
+    // this peer.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
   if (failure_.happened()) return false;
   // The peer may have left while this rank was suspended, or the wire may have reported the end of the connection
   // before the peer's goodbye. When a message of this rank to itself has come back, a goodbye that the peer said in the
-  // scope has arrived too.
+  // group's scope has arrived too.
   channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
   await_word(++words_);
   MutexLock lock(mutex_);
@@ -159,8 +159,7 @@ void Shutdown::acknowledge() {
 }
 
 // `leaving_` is set before the first goodbye is sent: a peer that leaves too may close its connection as soon as the
-//   peer has read the goodbye. Only if leaving_ is set, this rank does not take a closed connection for the loss of a
-//   peer.
+//   peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss of a peer.
 //
 // If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye in the group's scope of the
 // job's membership. A peer looks for goodbyes in the scope before it takes a closed connection for a death. A rank also
@@ -238,9 +237,9 @@ void Shutdown::tell_of_failure() {
   }
 }
 
-// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait in
-// raise() has a limit, because a communication thread that hangs in the library must not keep the cause from the
-// program.
+// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait
+// in raise() has a limit, because a communication thread that hangs in the library must not keep the cause from
+// the program.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);

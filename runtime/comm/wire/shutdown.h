@@ -3,13 +3,13 @@
 // first cause the peers are told. The peers pass a goodbye on to the other ranks of their hosts (host_status_table.h).
 //
 // A peer can't tell the closed connection of a rank that has left from the death of a rank. So a leaving rank waits
-// until each peer has acknowledged its goodbye. A peer that is suspended during this wait gets the goodbye in the
-// group's scope of the job's membership (membership/scopes.h). A peer looks for a goodbye in the scope before it calls
-// a rank dead. A rank that has said goodbye never calls another rank dead.
+// until each peer has acknowledged its goodbye. A peer that is suspended while the leaving rank waits gets the goodbye
+// in the group's scope of the job's membership (membership/scopes.h). A peer looks for a goodbye in the group's scope
+// before it calls a rank dead. A rank that has said goodbye never calls another rank dead.
 //
-// Threads: any thread may call the functions of Shutdown that are not marked as the communication thread's. The lock is
-//   held only briefly, never during a call of the wire, of the membership or of `on_failure`, so a thread may take the
-//   lock while it holds another lock.
+// Threads: any thread may call the functions of Shutdown that are not marked as the communication thread's. The lock of
+//   Shutdown is held only briefly, never during a call of the wire, of the membership or of `on_failure`, so a thread
+//   may take the lock while it holds another lock.
 #pragma once
 
 #include <chrono>
@@ -50,8 +50,8 @@ class Shutdown {
 
   comm::Failure& failure() { return failure_; }
   const comm::Failure& failure() const { return failure_; }
-  // Returns a cause that this rank reports about `rank`. `rank` may be this rank, or -1 if the cause concerns no single
-  // rank.
+  // Returns a cause that this rank reports about `rank`. `rank` may be this rank, or -1 if the cause concerns no
+  // single rank.
   Cause cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const;
 
   // Handles a frame that the wire's listener got from `peer`. Returns false if the frame is neither about a goodbye nor

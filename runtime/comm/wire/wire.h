@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wire is the interface of a transport that moves bytes between ranks. A process group can be built on a Wire.
+// Wire is the interface of a transport that moves bytes between the ranks of a process group.
 //
 // The TCP backend and the Open MPI backend each implement Wire. A Wire only carries bytes; WireEngine decides which
 // bytes go to which rank and uses the received bytes. Because both backends run WireEngine, they give the same bits for
 // every element type and report failures in the same words.
 //
-// A frame is a small message that a rank may send at any time. The frames from one peer arrive in order. Before bulk
-// data moves, two ranks agree on the transfer by frames; the data then goes straight from one rank's memory to the
-// other's. A rank posts a transfer and polls until the transfer is done, so many transfers can be under way at once.
+// A frame is a small message that a rank may send at any time. The frames from one peer arrive in the order of
+// sending. Before bulk data moves, two ranks agree on the transfer by frames; the data then goes straight from one
+// rank's memory to the other's. A rank posts a transfer and polls until the transfer is done, so many transfers can be
+// under way at once.
 //
-// Threads: the group's communication thread calls all functions except wake(), interrupt(), awaited(), opening() and
-//   sleep(), which any thread may call. If patience() is not 0, another thread may act as the communication thread, one
-//   thread at a time. The wire may call the Listener from any thread, but makes only one call at a time for each peer.
+// Threads: the group's communication thread calls all functions of Wire except wake(), interrupt(), awaited(),
+//   opening() and sleep(), which any thread may call. If patience() is not 0, another thread may act as the
+//   communication thread, one thread at a time. The wire may call the Listener from any thread, but makes only one call
+//   at a time for each peer.
 #pragma once
 
 #include <array>
@@ -71,13 +73,14 @@ struct Tag {
   std::uint64_t number = 0;
 
   bool operator==(const Tag&) const = default;
-  // Returns true if a rank that waits for transfers of both tags is held up by this tag's transfer, not by the transfer
-  // of `other`. A collective never waits until a peer delivers a message, so the tags of messages come last.
+  // Returns true if a rank that waits for transfers of both tags is held up by this tag's transfer, not by the
+  // transfer of `other`. A collective never waits until a peer delivers a message, so goes_before() puts the tags of
+  // messages last.
   bool goes_before(const Tag& other) const { return kind != Kind::message && other.kind == Kind::message; }
 };
 
-// A Transfer is the number by which the wire knows a posted transfer. A transfer that is posted later has a larger
-// number.
+// A Transfer is the number by which the wire knows a posted transfer. A transfer that is posted later has a
+// larger number.
 using Transfer = std::uint64_t;
 
 // Broken is thrown when a transfer was cut short by interrupt() or by a broken connection.
@@ -93,16 +96,16 @@ class Wire {
   // Returns the transport's name in messages: "TCP".
   virtual std::string_view name() const = 0;
   // Connects this rank with the ranks that it needs from the start. Any other two ranks are connected later, by the
-  // first frame or transfer between them. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch or
-  // BackendUnavailable.
+  // first frame or transfer between them. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch
+  // or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // Returns a phrase for messages that says what open() waits for, such as "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;
   // Returns false if interrupt() can't end a running open(), because the library's call takes no deadline. If open()
   // can't be interrupted, the engine abandons the thread that runs open().
   virtual bool can_interrupt_open() const { return true; }
-  // Returns false while this rank has no connection to the given peer. The first frame or transfer makes the
-  // connection.
+  // Returns false while this rank has no connection to the given peer. The first frame or transfer to a peer makes the
+  // connection to that peer.
   virtual bool is_connected(int) const { return true; }
   // Sends a frame to `peer` and returns without waiting for the peer. Does nothing if the peer is lost. Throws Broken
   // if interrupted.
@@ -121,8 +124,8 @@ class Wire {
   // Sets the doorbell on which wait() sleeps; a wire that sleeps without a doorbell ignores the call. Both wake() and
   // code outside of the wire may ring the doorbell. Call sleep_on() before open(). The doorbell must outlive the wire.
   virtual void sleep_on(Doorbell&) {}
-  // Blocks until an event or the deadline. An event is a call of the listener, a call of wake() or the end of a
-  // transfer. An event since the last wait() makes wait() return at once.
+  // Blocks until an event or the deadline. The events that end wait() are a call of the listener, a call of wake() and
+  // the end of a transfer. An event since the last wait() makes wait() return at once.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;
   // Returns how long a thread with nothing to do polls before it sleeps, which is about the time that a wake-up takes.
@@ -161,11 +164,11 @@ std::vector<int> peers_of_oldest(const Transfers& posted) {
   return {peers.begin(), peers.end()};
 }
 
-// Returns when the transfer is done. After complete(), a caller that also waits for other events must check for these
-// events without a wait(), because complete() may have used up the event that would end the wait(). Throws Broken.
+// Returns when the transfer is done. A call of complete() may use up an event that would end a later wait(), so the
+// caller must check for other events before the wait(). Throws Broken.
 void complete(Wire& wire, Transfer transfer);
 // Sends and receives all given pieces. Returns when all received pieces have arrived and all sent pieces have left this
-// rank's memory. REQUIRES: each peer calls exchange() with pieces that match this rank's pieces, in an equal order.
+// rank's memory. REQUIRES: each peer calls exchange() with pieces that match this rank's pieces, in the same order.
 // Throws Broken.
 void exchange(Wire& wire, std::span<const ConstPiece> sends, std::span<const Piece> recvs);
 
