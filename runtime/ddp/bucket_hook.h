@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// BucketHook calls the communication hook of a Reducer with the Reducer's buckets. BucketHook scales the hook's
-// input, checks the hook's result, and divides the result. On a device BucketHook works in the group's stream and
-// does not wait.
+// BucketHook calls the communication hook of a Reducer with the Reducer's buckets. BucketHook scales the gradients that
+// the hook gets, checks the buffer that the hook returns, and divides the sum in this buffer. On a device BucketHook
+// queues its work in the group's stream, and the host does not wait.
 //
 // Threads: only the Reducer's thread calls this class.
-// Failure: throws an Error that names the hook, with the hook's exception nested. A PeerLost, Timeout or Mismatch of a
-//   hook keeps its type.
+// Failure: if the hook throws, BucketHook throws an Error that names the hook and nests the hook's exception. A
+//   PeerLost, Timeout or Mismatch that the hook throws passes through BucketHook unchanged.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// StepWeight is the weight that a step's gradients stand for.
+// StepWeight says by which weight a rank's gradients count in a step, and whether their sum becomes a mean.
 struct StepWeight {
   std::int64_t own = 0;   // this rank's weight
   std::int64_t unit = 1;  // the unit of weights: gradients are multiplied by own / unit
@@ -26,35 +26,37 @@ struct StepWeight {
 
 class BucketHook {
  public:
-  // `specs` must outlive this object. Throws InvalidArgument if the hook lacks its name or its function. If
-  // `is_scaled`, the hook gets scaled buckets (GradBucket::scale); otherwise the scale is 1.
+  // `specs` must outlive this object. Throws InvalidArgument if the hook lacks its name or its function. If `is_scaled`
+  // is true, the hook gets buckets that are divided by GradBucket::scale; otherwise this scale is 1.
   BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
              bool is_scaled = true);
 
   const std::string& name() const { return hook_.name; }
   bool is_scaled() const { return is_scaled_; }
-  // Returns true if the bucket holds gradients, which the hook gets, and false if it holds other data of the Reducer.
+  // Returns true if the bucket holds gradients, which go to the hook, and false if the bucket holds other data of
+  // the Reducer.
   bool takes(const Bucket& bucket) const;
 
-  // Starts a step. `total` is the weight of all ranks. On a device `total` may be the weight of an earlier step, which
-  // is enough for the scale. The word `total_on_device` has the step's weight when the group's stream reaches finish().
+  // Starts a step. `total` is the weight of all ranks. On a device `total` may be the weight of an earlier step,
+  // because `total` only determines the scale. `total_on_device` points to a number on the device, which is this step's
+  // weight by the time that the group's stream reaches the work of finish().
   void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
              const std::int64_t* total_on_device);
-  // Gives the bucket to the hook, and returns the hook's result without its `finish`. The bucket is complete when the
-  // Work of the result is done and finish() has returned.
+  // Calls the hook with the bucket, and returns the hook's HookedBucket without the member `finish`, which BucketHook
+  // keeps. The bucket is complete when the returned Work is done and BucketHook::finish() has returned.
   HookedBucket start(std::size_t bucket, const BufferView& buffer);
-  // Returns whether a Work that start() returned is done.
+  // Returns whether `work`, which start() returned for the bucket, is done.
   bool is_done(std::size_t bucket, const Work& work) const;
-  // Blocks until a Work that start() returned is done.
+  // Blocks until `work`, which start() returned for the bucket, is done.
   void wait(std::size_t bucket, const Work& work, const Deadline& deadline) const;
-  // Writes the mean (or the sum) over the ranks to the buffer. REQUIRES: the bucket's Work is done or, on a device, the
-  // group's stream waits for the Work.
+  // Writes the mean (or the sum) of all ranks' gradients to `buffer`. REQUIRES: the bucket's Work is done or, on a
+  // device, the group's stream waits for the Work.
   void finish(std::size_t bucket, const BufferView& buffer);
   // Forgets the results that finish() has not taken.
   void drop() { finishes_.clear(); }
 
  private:
-  // Returns the names of the hook, the step and the bucket, for messages.
+  // Returns a text for error messages that names the hook, the step and the bucket.
   std::string named(std::size_t bucket) const;
   template <typename Call>
   auto guarded(std::size_t bucket, Call call) const;

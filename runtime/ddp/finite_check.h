@@ -2,12 +2,12 @@
 // FiniteCheck looks for NaN and infinity in this rank's own gradients, after their last write and before the sum over
 // the ranks.
 //
-// On a device a kernel looks, queued after the gradients in the compute stream. A later begin() reads the kernel's
-// result, after the device has reached the step's event.
+// On a device a kernel looks for NaN and infinity, queued in the compute stream after the work that writes the
+// gradients. The begin() of a later step reads the kernel's result after the device has copied the result to the host.
 //
 // Threads: only the Reducer's thread calls this class.
-// Failure: throws DeviceError. With NotFinite::raise, throws NotFiniteGradient and fails the group on every rank: on
-//   the CPU in look(), on a device in begin() and settle().
+// Failure: throws DeviceError. With NotFinite::raise, a NaN or infinity throws NotFiniteGradient and fails the group on
+//   every rank. NotFiniteGradient is thrown by look() on the CPU, and by begin() and settle() on a device.
 #pragma once
 
 #include <cstddef>
@@ -29,15 +29,16 @@ namespace lockstep {
 
 class FiniteCheck {
  public:
-  // Returns the number of bytes that an arena on a device needs after its gradients, for any plan.
+  // Returns the number of bytes that a FiniteCheck needs after the gradients in an arena on a device, for
+  // any BucketPlan.
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
-  // `memory`, `specs` and `micro_batches` must outlive this object. On a device the arena has
-  // bytes_behind(specs.size()) bytes for this object at `behind`. Only the first `gradients` specs belong to
-  // parameters. `micro_batches` has the sums that the ranks exchange; null if the arena has all gradients.
+  // `memory`, `specs` and `micro_batches` must outlive this object. On a device bytes_behind(specs.size()) bytes of the
+  // arena, from offset `behind` on, belong to this object. Only the first `gradients` elements of `specs` are
+  // parameters. `micro_batches` holds the sums that the ranks exchange, or is null if all gradients are in the arena.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
-  // Reads the results of the last steps, as far as the results have arrived.
+  // Reads the results of the last steps whose results have arrived on the host.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
@@ -45,7 +46,7 @@ class FiniteCheck {
   // Begins a step. Call begin(), look() and end() in this order for each step. `plan` must stay valid until the step's
   // results are read; call settle() before begin() with another plan.
   void begin(const BucketPlan& plan, std::int64_t step);
-  // Looks at the gradients of a bucket that is final and not yet sent.
+  // Looks for NaN and infinity in `own`, the buffer of a bucket that is final and not yet sent.
   void look(std::size_t bucket, const BufferView& own);
   // Ends the step. On a device, queues the copy of the step's results to the host.
   void end();
@@ -54,13 +55,13 @@ class FiniteCheck {
   void settle(const Deadline& deadline);
 
  private:
-  // A Step is a step on a device whose results are not read yet.
+  // Step is a step on a device whose results the host has not read yet.
   struct Step {
     std::int64_t number = 0;
     std::shared_ptr<void> found = nullptr;   // the result of each bucket, on the host
     std::shared_ptr<void> copied = nullptr;  // the event after the copy to `found`
   };
-  // With fixed micro-batches, looks at the bucket in each of this rank's whole nodes.
+  // With fixed micro-batches, looks for NaN and infinity in the bucket's gradients of each sum that this rank sends.
   void look_at_micro_batches(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
@@ -75,8 +76,8 @@ class FiniteCheck {
   const BucketPlan* plan_ = nullptr;
   std::int64_t step_ = -1;  // the number of the step that began last
 
-  // On a device, `words_` has a word for each bucket, which kernels write; the words lie after the gradients in the
-  // arena. `none_found_` has the words' initial values on the host.
+  // The results on a device, an int64 for each bucket, which kernels write. `words_` points into the arena, after the
+  // gradients. `none_found_` holds the initial values of `words_` on the host.
   std::int64_t* words_ = nullptr;
   std::shared_ptr<void> none_found_;
   std::deque<Step> pending_;

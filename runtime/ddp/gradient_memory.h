@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GradientMemory lets the Reducer read and write the arena's bytes between collectives.
 //
-// In CPU memory each call reads or writes at once. On a device each call queues its work in the compute stream,
-// in which the gradients are written too, and does not wait on the host. The stream runs the work in the order of
+// In CPU memory each call reads or writes at once. On a device each call queues its work in the compute stream, in
+// which the gradients are written too, and the host does not wait. The compute stream runs the work in the order of
 // the calls.
 //
 // Threads: only the Reducer's thread calls this class.
@@ -28,16 +28,16 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // Returns the compute stream, in which the gradients are written on a device.
   StreamView stream() const { return stream_; }
-  // On a device, orders the compute stream's present work before the work of the next compute stream. Call
-  // detach_stream() when the Reducer no longer uses the stream. The stream may be destroyed afterwards.
+  // On a device, makes the stream that follow() takes next wait for the present work of the compute stream. Call
+  // detach_stream() when the Reducer no longer uses the compute stream. The stream may be destroyed afterwards.
   void detach_stream();
-  // Makes `stream` the compute stream. Its work runs after the work that the previous stream had at the
-  // last detach_stream().
+  // Makes `stream` the compute stream. Later work in `stream` runs after the work that the previous compute stream had
+  // at the last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
-  // Sets `to` to left + right; `to` may be equal to `left` or `right`.
+  // Sets `to` to left + right. The pointer `to` may be equal to `left` or `right`.
   void add(const std::byte* left, const std::byte* right, std::byte* to, std::int64_t count, DType dtype) const;
   const std::shared_ptr<void>& owner() const { return arena_.owner; }
   void zero(std::size_t offset, std::size_t bytes) {

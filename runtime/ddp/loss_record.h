@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// LossRecord keeps the losses that a program records, from record_loss() until the losses travel in a step's note.
+// LossRecord keeps the losses that a program passes to record_loss(), until the losses travel to the other ranks in
+// a StepNote.
 //
-// On the CPU a loss travels with its own step. On a device the host must not wait for a loss. The loss is copied to
-// pinned memory in the program's stream, and travels kDelay steps later, when its step is known to be over on the
-// device. With a single rank no loss travels: the host reads a loss after the device has copied the loss.
+// On the CPU a loss travels in the StepNote of the loss's step. On a device the host must not wait for a loss. A device
+// copies each loss to pinned memory in the program's stream, and the loss travels kDelay steps later, when its step is
+// known to be over on the device. With a single rank no loss travels: the host reads each loss after the device has
+// copied the loss.
 //
-// A note has integers that the ranks add up. A rank's sum of losses is therefore kept as an integer and a fraction in
-// fixed point, each with room for the sum of all parts. A value that no sum of losses reaches means "no loss". The sum
-// of the parts depends neither on their order nor on which parts a rank has.
+// A StepNote has integers that the ranks add up, so a rank keeps its sum of losses as an integer and a fraction in
+// fixed point. Both numbers have room for the sum over all parts (see loss_parts()). A value that no sum of losses
+// reaches means "no loss". The sum over the parts depends neither on the order of the parts nor on which rank has
+// which part.
 //
 // Threads: only the replica's thread calls these classes.
 #pragma once
@@ -28,12 +31,13 @@
 
 namespace lockstep {
 
-// Returns the number of parts in which a step's loss travels.
+// Returns the number of parts that add up to a step's loss: the number of fixed micro-batches or, without fixed
+// micro-batches, of ranks.
 inline int loss_parts(const Reproducible& reproducible, int ranks) {
   return reproducible.is_on() ? reproducible.micro_batches : ranks;
 }
 
-// LossSum is this rank's loss and weight over the micro-batches of a step.
+// LossSum adds up this rank's losses and weights over the micro-batches of a step.
 class LossSum {
  public:
   // `parts` is loss_parts(), equal on all ranks.
@@ -54,7 +58,7 @@ class LossSum {
   bool is_finite_ = true;  // whether the loss is finite and small enough to travel
 };
 
-// Returns the global batch, from the sum of the ranks' notes.
+// Returns the global batch of the step `noted.step`, from `noted`, which combines the ranks' StepNotes.
 GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts);
 
 class LossRecord {
@@ -63,11 +67,11 @@ class LossRecord {
   LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
 
   // Records the loss of the micro-batch whose backward comes next; a later call replaces the loss. `loss` is one
-  // floating-point number, which on a device is read in the order of `stream`. `owner` keeps the number's memory until
-  // the number has been copied.
+  // floating-point number; a number on a device is read after the work that is in `stream`. `owner` keeps the number's
+  // memory until the number has been copied.
   void record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record(double loss);
-  // Forgets the loss of a micro-batch without a backward, because a forward has begun another micro-batch.
+  // Forgets a loss whose micro-batch had no backward, because the program begins the forward of another micro-batch.
   void begin_forward() { next_.reset(); }
   void begin_backward(std::int64_t weight);
   // Closes the record of synchronised step `step`, whose last micro-batch has begun its backward.
@@ -75,17 +79,18 @@ class LossRecord {
   // Forgets step `step`, which is given up, and the losses of its micro-batches.
   void forget(std::int64_t step);
 
-  // With several ranks, sets in `note` the losses that travel with step `step`. On a device these are the losses of
-  // three steps before; the note of that step has been read, so its losses are on the host.
+  // Sets in `note` the losses that travel with step `step`, if there are several ranks. On a device write() sets
+  // the losses of three steps before `step`; the StepNote of that earlier step has been read, so the losses are on
+  // the host.
   void write(StepNote& note, std::int64_t step);
-  // Returns the global batch, from the sum of all ranks' notes.
+  // Returns the global batch whose losses `noted`, the combined StepNote of all ranks, carries.
   GlobalBatch batch_of(NotedStep noted) const;
-  // With a single rank, reads the next closed step into `batch`. Returns false if the step's losses are not on the
-  // host yet.
+  // Sets `batch` to the loss and weight of the next closed step, with a single rank. Returns false if the step's losses
+  // are not on the host yet.
   bool read_known(GlobalBatch& batch);
 
  private:
-  // Recorded is a loss on the host, or on its way to the host.
+  // Recorded is a loss that is on the host or is being copied to the host.
   struct Recorded {
     double value = 0;
     DType dtype = DType::f64;  // the dtype of the number in `pinned`

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// MicroBatchSums is this rank's part of the tree over fixed micro-batches: it adds up the gradients of this rank's
-// micro-batches, one after another.
+// MicroBatchSums adds up the gradients of this rank's fixed micro-batches, one after another, in the order of the tree
+// in plan/micro_batch_tree.h. A whole node of a rank is one of the largest nodes of the tree whose micro-batches all
+// belong to the rank.
 //
-// Each micro-batch's gradients are written to the arena. keep() keeps the gradients of every micro-batch except the
-// last, added to the kept sums that they complete. When a slice of the last micro-batch becomes ready, accumulate()
-// adds to the slice the kept sums that the slice completes. The slice stays in the arena. At the end of a step the last
-// of the rank's whole nodes is thus in the arena, and the earlier nodes are kept sums.
+// Each micro-batch's gradients are written to the arena. After every micro-batch except the last,
+// MicroBatchSums::keep() adds the gradients to the sums of the tree that the micro-batch completes, and keeps the
+// result after the gradients. In the last micro-batch, accumulate() adds the kept sums to each gradient in the arena
+// when the gradient becomes ready. At the end of a step the arena has the sum of the rank's last whole node, and the
+// kept sums are the sums of the earlier whole nodes.
 //
-// Memory: kept() sums, each as large as the gradients, lie after the gradients in the arena. kept() is at most
-//   log2(micro-batches of a rank) + 1.
+// Memory: the arena has room for kept() sums after the gradients, each as large as the gradients. The number kept() is
+//   at most log2(micro-batches of a rank) + 1.
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws DeviceError.
 #pragma once
@@ -29,7 +31,7 @@ class MicroBatchSums {
   // Returns the number of micro-batches of all ranks.
   int micro_batches() const { return micro_batches_; }
   int micro_batches_of_this_rank() const { return static_cast<int>(merges_.size()); }
-  // Returns whether the current micro-batch is this rank's last micro-batch of the step.
+  // Returns true if the current micro-batch is this rank's last micro-batch of the step.
   bool at_last() const { return done_ + 1 == merges_.size(); }
 
   // Returns the current micro-batch's position among all ranks' micro-batches.
@@ -37,23 +39,25 @@ class MicroBatchSums {
 
   // Returns the largest number of sums that any rank keeps at once. Each sum is as large as the gradients.
   std::size_t kept() const { return most_kept_; }
-  // Sets the memory, which must outlive this object. The memory has `bytes` for the gradients, followed by `bytes` for
-  // each kept sum.
+  // Sets the memory, which must outlive this object. The memory has `bytes` bytes for the gradients, followed by
+  // `bytes` bytes for each kept sum.
   void begin_in(const GradientMemory& memory, std::size_t bytes);
 
-  // Keeps a micro-batch that is complete in the arena and is not the step's last.
+  // Keeps the gradients of a micro-batch that is complete in the arena and is not this rank's last micro-batch of
+  // the step.
   void keep(const BucketPlan& plan);
-  // Adds to a complete slice of the last micro-batch, in the arena, the kept sums that the slice completes.
+  // Adds to `slice`, a final gradient of the last micro-batch in the arena, each kept sum that the tree joins with
+  // this micro-batch.
   void accumulate(std::byte* slice, std::int64_t count, DType dtype) const;
   // Begins the next step, after a step that is over or given up.
   void restart();
 
-  // Returns where each of this rank's whole nodes, in order, has the elements of `slice`. REQUIRES: the last
-  // micro-batch is done.
+  // Returns, for each of this rank's whole nodes in order, the address at which the node's sum has the elements of
+  // `slice`. REQUIRES: the last micro-batch is done.
   std::vector<const std::byte*> nodes(const std::byte* slice) const;
 
  private:
-  // Returns the place of a slice in the kept sum `index`.
+  // Returns the address of the elements of `slice` in the kept sum `index`.
   std::byte* in_sum(std::size_t index, const std::byte* slice) const;
 
   int micro_batches_;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// OrderedSum adds up the ranks' rows in one order on any backend. Communication hooks use an OrderedSum to exchange one
-// bucket if the sum must not depend on the order of the group's own sum.
+// OrderedSum adds up rows of numbers, one or more from each rank, in the order that the caller gives, on any backend.
+// Communication hooks exchange a bucket with an OrderedSum if the sum must not depend on the order in which the group's
+// own all-reduce adds.
 //
 // Each rank gets its part of the elements from all ranks' rows (an all-to-all), adds these elements up in the given
 // order, and sends the result to all ranks (an all-gather). Over a network the exchange sends as many bytes as a ring
-// all-reduce. On a device the exchange runs in a side stream, after the work in the group's stream when the sum is
-// made, so backward does not wait. On a device gather() waits on the host until the all-to-all is in the device's
-// queue; on the CPU gather() waits for the all-to-all.
+// all-reduce. On a device the exchange runs in a side stream, so backward does not wait for the exchange. The side
+// stream first waits for the work that is in the group's stream when the OrderedSum is constructed. On a device the
+// host waits in gather() until the all-to-all is in the device's queue; on the CPU gather() waits until the all-to-all
+// is done.
 //
 // Threads: only the group's thread calls this class.
 // Failure: throws the group's errors and DeviceError.
@@ -26,15 +28,16 @@ class OrderedSum {
  public:
   // `count` is the number of elements of a row. `dtype` is a floating-point type. `side` must outlive this object.
   OrderedSum(std::shared_ptr<ProcessGroup> group, StreamView side, NodeOrder order, std::int64_t count, DType dtype);
-  // Makes the side stream wait for the present work of the group's stream, which may read the sum.
+  // Makes the side stream wait for the present work of the group's stream, because this work may read the sum.
   ~OrderedSum();
   OrderedSum(const OrderedSum&) = delete;
   OrderedSum& operator=(const OrderedSum&) = delete;
 
-  // Copies this rank's row `index`, which lies on the group's device. Call put() or row(), then send(), then gather().
+  // Copies `row`, which lies on the group's device and is this rank's row `index`. Call put() or row(), then send(),
+  // then gather().
   void put(std::size_t index, const void* row);
-  // Returns the place of this rank's row, to be written in the side stream without put(). REQUIRES: each rank has
-  // one row.
+  // Returns the buffer into which the caller may write this rank's row in the side stream, instead of calling put().
+  // REQUIRES: each rank has one row.
   BufferView row() const { return view(0, count_); }
   // Starts the all-to-all.
   void send();
@@ -48,7 +51,7 @@ class OrderedSum {
 
  private:
   struct Phases;
-  // Returns the elements from `offset` on in sent_, which has the rows and later the sum.
+  // Returns `count` elements of sent_ from `offset` on; sent_ has the rows and, after gather(), the sum.
   BufferView view(std::int64_t offset, std::int64_t count) const;
 
   std::shared_ptr<ProcessGroup> group_;

@@ -2,10 +2,11 @@
 // OwnFailure keeps an exception that this rank throws while it trains, and tells the other ranks of the exception.
 //
 // If the other ranks wait for this rank (in a backward, between micro-batches, in a layer's collective), this rank
-// tells the other ranks at once. The group then fails on every rank with "rank 1 (host node7, pid 4711) failed in the
-// backward of step 3: TEXT". Elsewhere a program may catch the exception and continue, so the text is kept until the
-// next forward. The other ranks get the kept text if an exception unwinds the object that trains. The launcher always
-// gets the text, because the launcher may have to say why a rank left. With a single rank nothing is sent.
+// sends the failure to the other ranks at once. A failure that a rank sends makes the group fail on every rank with a
+// message such as "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT". If no rank waits, the program
+// may catch the exception and continue, so OwnFailure keeps the exception's text until the next forward. The other
+// ranks get the kept text if an exception unwinds the object that trains (a DistributedDataParallel). The launcher
+// always gets the text, because the launcher may have to say why a rank left. With a single rank nothing is sent.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -25,16 +26,16 @@ namespace lockstep {
 
 // Returns the message of an exception of any type. The message of a LibTorch exception comes without its backtrace.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
-// Returns this rank's failure as the other ranks get it, with the errno of a SystemError: "save_weights: rank 0 (host
-// node7, pid 4711) failed: TEXT". If `operation` is empty, the text begins with the rank.
+// Returns this rank's failure for the other ranks, with the errno of a SystemError and a text such as "save_weights:
+// rank 0 (host node7, pid 4711) failed: TEXT". If `operation` is empty, the text begins with the rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {
  public:
   explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
 
-  // Keeps an exception, but not a failure of the group such as a PeerLost. `where` names the place: "the forward of
-  // step 3".
+  // Keeps the text of `exception`, unless `exception` is a failure of the group such as a PeerLost. `where` names the
+  // place of the failure, such as "the forward of step 3".
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
@@ -43,8 +44,9 @@ class OwnFailure {
 
   // Fails the group on every rank with the kept text. Does nothing if no text is kept.
   void tell() noexcept;
-  // Fails the group with the kept text while an exception unwinds the object that trains, whose destructor calls this
-  // function. If `others_wait`, also fails the group for an exception that no call of lockstep has seen.
+  // Fails the group with the kept text if an exception is unwinding the object that trains, whose destructor calls
+  // tell_if_unwinding(). If `others_wait` is true, also fails the group for an exception that no call of lockstep
+  // has seen.
   void tell_if_unwinding(bool others_wait) noexcept;
 
  private:

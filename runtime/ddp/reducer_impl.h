@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reducer::Impl is the state of a Reducer. Its functions are in reducer.cc (steps), reducer_order.cc (the order of the
-// gradients) and reducer_shards.cc (shards).
+// Reducer::Impl is the state of a Reducer. The functions of Reducer::Impl are in reducer.cc (steps), reducer_order.cc
+// (the order of the gradients) and reducer_shards.cc (shards).
 #pragma once
 
 #include <exception>
@@ -32,14 +32,14 @@ struct Reducer::Impl {
   Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group, const ReducerOptions& the_options,
        std::shared_ptr<StepClock> the_clock);
 
-  // The functions in reducer_order.cc give every rank the order of the gradients of rank 0.
+  // The next functions, in reducer_order.cc, give every rank the order in which rank 0 has its gradients.
   void plan_order(std::span<const int> order, std::int64_t the_unit);
   void adopt_order_of_rank0(std::vector<int> order);
   void adopt_unit_of_rank0(std::int64_t the_unit);
   BucketPlan plan_for(std::vector<int> order) const;
   void replan_as_observed();
-  // Returns the parameters from the last to the first: gradients become ready roughly in the reverse of the order in
-  // which layers were built.
+  // Returns the parameters' indices from the last to the first, because gradients become ready roughly in the reverse
+  // of the order in which layers were built.
   static std::vector<int> reverse_registration(std::size_t parameters);
 
   // The next functions are in reducer_shards.cc.
@@ -61,12 +61,12 @@ struct Reducer::Impl {
 
   std::int64_t step() const { return clock->step(); }
   bool overwrites() const { return finished_micro_batches == 0 || micro_batches != nullptr; }
-  // Throws InvalidArgument unless `closes_step` is true for this rank's last micro-batch of the step and for no
+  // Throws InvalidArgument if `closes_step` is false in this rank's last fixed micro-batch of the step, or true in an
   // earlier micro-batch.
   void require_turn(bool closes_step) const;
-  // In the last micro-batch, adds to the parameter's slice the kept sums that the slice completes.
+  // Adds the kept sums of earlier fixed micro-batches to the parameter's gradient in the last micro-batch.
   void accumulate(std::size_t parameter);
-  // Keeps a complete micro-batch that is not the step's last.
+  // Keeps the gradients of a fixed micro-batch that is not the step's last.
   void keep_micro_batch();
   // Returns a parameter's gradient in the arena.
   std::span<const std::byte> slice(std::size_t parameter) const;
@@ -76,8 +76,8 @@ struct Reducer::Impl {
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
-  // Runs `call`, which uses the group, and keeps the first failure: later calls rethrow that failure instead of an
-  // error that follows from it.
+  // Runs `call`, which uses the group, and keeps an exception of `call` in `failure`. Later calls of the Reducer
+  // rethrow `failure` instead of an error that follows from this failure.
   template <typename Call>
   auto in_group(Call call) {
     try {
@@ -101,7 +101,8 @@ struct Reducer::Impl {
   std::vector<ParameterSpec> planned;  // the specs and, with track_unused, the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
-  // The size of all gradients and of the sums of fixed micro-batches, which follow the gradients.
+  // The size in bytes of all gradients and of the kept sums of fixed micro-batches, which follow the gradients in
+  // the arena.
   std::size_t gradient_bytes;
   GradientMemory memory;
   std::unique_ptr<FiniteCheck> finite;  // null with NotFinite::ignore
@@ -110,14 +111,14 @@ struct Reducer::Impl {
 
   std::int64_t unit = 1;  // the unit of weights
   int plan_changes = 0;
-  // Whether the order of the gradients is final: set by plan_order(), by the plan after the first synchronised step, or
-  // by shards.
+  // Whether the order of the gradients is final. The order becomes final with plan_order() or after the first
+  // synchronised step, and is final from the start if there are shards.
   bool order_is_known = false;
   std::vector<int> observed;  // the order of the marks in the first synchronised step
 
   bool in_step = false;
   std::vector<Work> gathers;  // the all-gathers of the last update_shards() on a device
-  // Whether the last synchronised step has shards that update_shards() has not updated.
+  // Whether update_shards() must still update this rank's shards with the gradients of the last synchronised step.
   bool has_shards = false;
   bool begun_once = false;
   bool synchronize = true;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepClock holds the number of the step that a training is in. A Reducer and the Trainer that owns the Reducer share
-// one clock.
+// StepClock holds the number of the current step of a training run. A Reducer and the Trainer that owns the Reducer
+// share one clock.
 //
-// begin() and end() publish the step to the launcher's board, to the lines that a signal's timer writes
-// (CoordinatedStop), and to the process's trace. mark_group() publishes the step to the group, whose failures name the
-// step. A step that is given up publishes no end, and the next step gets its number.
+// StepClock's begin() and end() publish the step's number to the launcher's board, to CoordinatedStop, whose messages
+// name the step, and to the process's trace. StepClock::mark_group() gives the number to the group, whose failures
+// name the step. If a step is given up, end() is not called, and the next step gets the number of the step that was
+// given up.
 //
 // Threads: only the Reducer's thread calls this class.
-// Failure: begin() and end() throw the errors of the group's store, if a rank asks to stop.
+// Failure: if a rank asks to stop, begin() and end() use the group's store, and throw the store's errors.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,14 @@ class StepClock {
 
   // Returns the number of synchronised steps of this run that have ended, which is also the number of the current step.
   std::int64_t step() const { return step_; }
-  // Assigns the group's collectives from now on to the current step and its bucket `bucket`; -1 means no bucket.
+  // Assigns the group's collectives from now on to the current step and to bucket `bucket`, where -1 means no bucket.
   void mark_group(int bucket = -1) const { group_->internals().set_step(step_, bucket); }
 
   // Begins the step, before the step's first collective. Returns this rank's stop word: 1 if the rank asks to stop,
   // 0 otherwise.
   std::int64_t begin();
-  // Ends the step, after the step's last collective. `words` is the sum of all ranks' stop words.
+  // Ends the step, after the step's last collective. `words` combines all ranks' stop words, and is not 0 if some rank
+  // asks to stop.
   void end(std::int64_t words);
 
  private:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepMarks measures the times of a step on a device. StepMarks puts timed marks into the streams, and reads the marks
-// after the device has reached them. No call of StepMarks blocks the host.
+// StepMarks measures the times of a step on a device. StepMarks puts marks, which are timed events, into the compute
+// stream, and reads the marks' times after the device has reached the marks. No call of StepMarks blocks the host.
 //
-// All times are device times: a record starts at the host's time of begin(), and every other time is the start plus the
-// time that the device counted since. The group marks the end of a collective (Work::end_mark).
+// A step's record starts at the host's time of begin(); every other time in the record is this start plus the time that
+// the device counted since. The group, not StepMarks, marks the end of a collective (Work::end_mark).
 //
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws DeviceError.
@@ -27,14 +27,15 @@ class StepMarks {
   // Begins a step. `compute` is the stream in which gradients are written. Call begin(), then ready() and launched()
   // for each bucket, then backward_ended() and end().
   void begin(std::size_t buckets, StreamView compute);
-  // Marks that the bucket's last gradient is in the compute stream.
+  // Puts a mark into the compute stream after the work that writes the bucket's last gradient.
   void ready(std::size_t bucket);
-  // Notes that the bucket's all-reduce was started after the last mark.
+  // Records that the bucket's all-reduce was started after the mark that was put last.
   void launched(std::size_t bucket);
-  // Marks the end of backward's kernels in the compute stream. Buckets that were not ready are ready from this mark on.
+  // Puts a mark into the compute stream after the kernels of backward. Buckets for which ready() was not called count
+  // as ready at the mark of backward_ended().
   void backward_ended();
-  // Marks that the compute stream waits for all buckets. `works` has a work for each bucket; `record` has everything
-  // except the times.
+  // Puts the step's last mark into the compute stream, after the stream's wait for all buckets. `works` has a work for
+  // each bucket. `record` has all fields of the step's record except the times.
   void end(trace::StepRecord record, std::span<const Work> works);
 
   // Returns the record of the last step whose marks have all been reached.
@@ -48,15 +49,16 @@ class StepMarks {
     std::vector<char> is_ready;                // whether each bucket's own mark was set
     std::vector<Work> works;                   // the work of each bucket
   };
-  // The indices of a step's marks: three fixed marks, then a mark for each bucket, set when the bucket is ready.
+  // The indices of a step's marks: three fixed marks, followed by a mark for each bucket, which ready() puts.
   enum : std::size_t { kBegin, kBackwardEnd, kEnd, kBuckets };
 
   void mark(std::size_t index);
   void resolve();
   trace::StepRecord times(const Step& step) const;
 
-  // The largest number of steps whose times are not known yet. The device's own limits keep the host at most a few
-  // steps ahead. Above kMostPending the oldest step is dropped, and last() never returns the dropped step.
+  // The largest number of steps whose times are not known yet. Limits of the device keep the host at most a few steps
+  // ahead of the device. If more than kMostPending steps wait for their times, the oldest step is dropped, and last()
+  // never returns the dropped step.
   static constexpr std::size_t kMostPending = 64;
 
   DeviceRuntime& runtime_;

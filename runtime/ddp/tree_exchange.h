@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // tree_exchange() returns a communication hook that combines the ranks' sums of fixed micro-batches in the order of the
-// tree. Groups whose own sum has another order need the hook.
+// tree. The hook is for groups whose own all-reduce adds up the ranks in another order.
 //
-// Each rank has some whole nodes of the tree, which are the rows of an OrderedSum. A rank with fewer nodes than another
-// rank sends padding, which no rank reads.
+// Each rank has some whole nodes of the tree, whose micro-batches all belong to the rank; the sums of the nodes are the
+// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding, which no rank reads.
 //
-// A bucket's all-gather starts when the next bucket starts; the last bucket's all-gather starts at once. The all-gather
-// thus has the same place among the collectives on every rank. Before the all-gather the host, or on a device the side
-// stream, waits for the bucket's all-to-all, which has run meanwhile.
+// A bucket's all-gather starts when the next bucket starts, so that each all-gather has the same place among the
+// collectives on every rank. The last bucket's all-gather starts at once. Before a bucket's all-gather the host, or on
+// a device the side stream, waits for the bucket's all-to-all, which has run since the bucket started.
 //
 // Threads: only the Reducer's thread calls the hook.
 // Failure: the hook throws the group's errors.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// UsedMap tells which parameters any rank used. The map has a number for each parameter; the numbers travel in the
-// arena after the gradients, and are summed and divided with the gradients.
+// UsedMap tells which parameters any rank used. The UsedMap has a number for each parameter. These numbers lie in the
+// arena after the gradients, and the ranks sum and divide the numbers like gradients.
 //
-// A use in a micro-batch without rows counts only if no rank had any rows, because one process on the global batch
-// would not have seen that use. Such a use travels as the smallest normal number, which a real use outweighs.
+// A parameter's use in a micro-batch without rows counts only if no rank had any rows, because one process on the
+// global batch would not have seen such a use. A use without rows travels as the smallest normal float, which a use
+// with rows outweighs.
 //
 // On a device the map is copied to and from the arena through pinned memory, in the order of the compute stream. Only
 // at() waits.
@@ -30,13 +31,13 @@ class UsedMap {
   void write(std::size_t offset, std::span<const Use> used);
   // Fetches the sums from `offset` in the arena, after the reduction.
   void read(std::size_t offset);
-  // Returns whether some rank used the parameter, by the last read(). `divisor` is the number by which the sums were
-  // divided; 0 if the sums were not divided. On a device at() blocks the host until the sums have arrived, and throws
-  // Timeout after `deadline`.
+  // Returns whether some rank used the parameter, according to the sums of the last read(). `divisor` is the number by
+  // which the sums were divided, or 0 if the sums were not divided. On a device at() blocks the host until the sums
+  // have arrived, and throws Timeout after `deadline`.
   bool at(std::size_t parameter, double divisor, const Deadline& deadline);
 
  private:
-  // A Copy has pinned memory, and the event after the device copy that uses this memory.
+  // Copy has pinned memory, and the event that the device reaches after its copy to or from this memory.
   struct Copy {
     std::shared_ptr<void> memory;
     Event done;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// with_step_context() adds the place to a failure of the group. The cause of the failure names the rank and the reason,
-// but only the caller knows the place.
+// with_step_context() adds the step and the bucket to a failure of the group. The cause of the failure names the rank
+// and the reason, but only the caller of the group knows the step and the bucket.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ struct StepContext {
   std::string what = {};  // the place as text, such as "bucket 1 of 4"
 };
 
-// Returns call(). If call() throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with step
-// and bucket in the cause and the message "step 3, bucket 1 of 4: <cause>". Any other error passes unchanged. `place`
-// returns a StepContext.
+// Returns call(). If call() throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with the
+// step and the bucket in the cause. The new error's message is "step 3, bucket 1 of 4: " and the old message. Any other
+// error passes unchanged. `place` returns a StepContext.
 template <typename Place, typename Call>
 auto with_step_context(Place place, Call call) {
   try {
@@ -34,7 +34,7 @@ auto with_step_context(Place place, Call call) {
   }
 }
 
-// Returns the part of `rank` in a bucket that is cut into `size` equal parts.
+// Returns the part of `bucket` that belongs to `rank` when the bucket is cut into `size` equal parts.
 inline BufferView part_of(const BufferView& bucket, int rank, int size) {
   const std::int64_t count = bucket.count / size;
   auto* const data =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WrongNumbers reports a NaN or infinity in this rank's own gradients: it keeps a finding for the trace, and logs or
-// throws the finding.
+// WrongNumbers reports a NaN or infinity in this rank's own gradients. WrongNumbers writes each finding to the trace,
+// and logs a warning or throws NotFiniteGradient.
 //
 // Threads: one thread at a time.
 // Failure: with NotFinite::raise, throws NotFiniteGradient and fails the group on every rank.
@@ -21,7 +21,7 @@ class LOCKSTEP_INTERNAL_API WrongNumbers {
  public:
   WrongNumbers(NotFinite reaction, std::shared_ptr<ProcessGroup> group);
 
-  // Reports the first NaN or infinity of a step, in the order of backward. `at` is the result
+  // Reports the first NaN or infinity of step `step` in the order of backward. `at` is the result
   // of DeviceRuntime::first_not_finite.
   void found(std::int64_t step, const std::string& parameter, std::int64_t at);
   bool has_found(std::int64_t step) const { return last_found_ == step; }
