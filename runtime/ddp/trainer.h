@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer runs the training of one replica, step by step, without its tensors. Every DistributedDataParallel uses
-// a Trainer.
+// Trainer runs the training steps of one replica, but does not know the replica's tensors. Every
+// DistributedDataParallel uses a Trainer.
 //
-// An engine holds and calls a Trainer. The engine writes the gradients into the Reducer's arena, and knows the tensors.
-// The Trainer counts steps, weights micro-batches, records losses, finds replicas that differ, handles fixed
-// micro-batches, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
+// An engine, such as the DistributedDataParallel of LibTorch, holds and calls a Trainer. The engine writes the
+// gradients into the Reducer's arena, and knows the tensors. The Trainer counts steps, weights micro-batches, records
+// losses, finds replicas that differ, handles fixed micro-batches, and tells the other ranks of a failure. The
+// differences between the engines are listed in docs/adr/0079.
 //
-//   Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
-//   trainer.make_reducer();                     // the engine then broadcasts rank 0's values
-//   trainer.adopt(replica);
-//   for (...) {
-//     trainer.begin_forward(rows);
-//     trainer.record_loss(loss);                // optional
-//     try {
-//       trainer.begin();                        // begins a micro-batch
-//       ... gradients, and reducer()->mark_ready()
-//       trainer.finish();                       // the Reducer has summed them, if synchronizes()
-//       ... what the engine does with them
-//     } catch (...) {
-//       trainer.keep_failure("backward");
-//       trainer.give_up();
-//       throw;
+//     Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
+//     trainer.make_reducer();                     // the engine then broadcasts rank 0's values
+//     trainer.adopt(replica);
+//     for (...) {
+//       trainer.begin_forward(rows);
+//       trainer.record_loss(loss);                // optional
+//       try {
+//         trainer.begin();                        // begins a micro-batch
+//         ... gradients, and reducer()->mark_ready()
+//         trainer.finish();                       // the Reducer has summed them, if synchronizes()
+//         ... what the engine does with them
+//       } catch (...) {
+//         trainer.keep_failure("backward");
+//         trainer.give_up();
+//         throw;
+//       }
+//       trainer.close();                          // judges the replicas, and runs the actions before the update
 //     }
-//     trainer.close();                          // judges the replicas, and runs the actions before the update
-//   }
 //
 // Threads: one thread at a time.
 // Failure: throws the errors that lockstep/train/distributed_data_parallel.h lists.
@@ -61,8 +62,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // the names of the parameters that are declared unused
     std::optional<std::int64_t> compare_every = std::nullopt;  // the `every` of DivergenceCheck
 
-    // Returns the options that every DdpOptions has. Throws InvalidArgument for Shard::optimizer with a hook. A single
-    // rank has no shards.
+    // Returns the Trainer's options from `all`, the DdpOptions of any engine. Throws InvalidArgument for
+    // Shard::optimizer with a hook. A single rank has no shards.
     template <typename DdpOptions>
     static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group) {
       return {{.buckets = all.buckets,
@@ -79,22 +80,23 @@ class LOCKSTEP_INTERNAL_API Trainer {
    private:
     LOCKSTEP_INTERNAL_API static Shard shard_in(const ProcessGroup* group, Shard wanted, const CommHook& hook);
   };
-  // Replica has the engine's functions that tell the Trainer of the engine's tensors.
+  // Replica has the engine's functions through which the Trainer learns about the engine's tensors.
   struct Replica {
     DivergenceCheck::Replica values;
-    // Returns the name of the first parameter whose gradient is not 0. On a device the host may wait for the answer.
+    // Returns the name of the first parameter whose gradient is not 0, or nullopt. On a device live_gradient() may make
+    // the host wait for the device.
     std::function<std::optional<std::string>()> live_gradient;
     std::int64_t weight_bytes = 0;  // the size of the parameters
   };
 
-  // The constructor sends nothing. Throws InvalidArgument if `unused` has a name that is not in `specs`.
+  // The constructor sends nothing. Throws InvalidArgument if `options.unused` has a name that is not in `specs`.
   Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec> specs, Options options);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective. Makes the Reducer; call make_reducer() once, before the first begin(). Without a Reducer, each begin()
-  // is called with `is_alone`.
+  // Collective. Makes the Reducer; call make_reducer() once, before the first begin(). Without a Reducer, every call of
+  // begin() must have `is_alone` true.
   void make_reducer();
   // Returns the Reducer, or null before make_reducer().
   Reducer* reducer() const { return reducer_.get(); }
@@ -102,38 +104,42 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void adopt(Replica replica);
 
   // Begins a micro-batch of weight `weight`, unless set_weight() has given another weight since the last backward. If
-  // `weight` is nullopt, set_weight() will give the weight. Throws InvalidArgument at the first micro-batch of
-  // no_sync() if gradients are not cleared, because the old gradients would be weighted with this micro-batch.
+  // `weight` is nullopt, the program gives the weight with set_weight() before the backward. Throws InvalidArgument at
+  // the first micro-batch of no_sync() if gradients are not cleared, because the old gradients would be weighted with
+  // this micro-batch.
   void begin_forward(std::optional<std::int64_t> weight);
   void set_weight(std::int64_t weight);
-  // Returns whether a weight, from a forward or set_weight(), waits for a backward.
+  // Returns true if a forward or set_weight() has given a weight that no backward has used yet.
   bool has_weight() const { return weight_->has_value() && !weight_is_spent_; }
-  // Returns the weight that waits, or the weight of the last backward. Layers may share the weight.
+  // Returns the weight that a forward or set_weight() has given for the next backward, or else the weight of the last
+  // backward. Layers may share the weight.
   const std::shared_ptr<std::optional<std::int64_t>>& weight() const { return weight_; }
-  // Marks a waiting weight as used, so that the next forward replaces the weight.
+  // Marks the weight for the next backward as used, so that the next forward replaces the weight.
   void spend_weight() { weight_is_spent_ = true; }
   // See LossRecord::record().
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record_loss(double loss);
 
-  // Runs the action of before_accumulate() if the next backward adds to gradients. begin() calls
-  // tell_of_accumulation(). An engine that may see the group's failure before begin() calls tell_of_accumulation()
-  // earlier, so that every rank runs the action.
+  // Runs the action that before_accumulate() has set, if the next backward adds to the gradients of an earlier
+  // backward. Trainer::begin() calls tell_of_accumulation(). An engine that may see the group's failure before begin()
+  // calls tell_of_accumulation() earlier, so that every rank runs the action.
   void tell_of_accumulation();
-  // Begins the backward of a micro-batch over the Reducer's arena. With `is_alone`, begins a step of a single rank,
-  // whose gradients stay in the engine's memory. Throws InvalidArgument if the number of rows differs from the fixed
-  // micro-batch's. With Shard::optimizer, throws InvalidArgument if gradients are not cleared. REQUIRES: has_weight().
+  // Begins the backward of a micro-batch, whose gradients the engine writes to the Reducer's arena. With `is_alone`,
+  // begins a step of a single rank, whose gradients stay in the engine's memory. Throws InvalidArgument if the forward
+  // had more or fewer rows than the current fixed micro-batch. With Shard::optimizer, throws InvalidArgument if
+  // gradients of an earlier step are not cleared. REQUIRES: has_weight().
   void begin(bool is_alone = false);
-  // Ends the backward, after all gradients are marked. Collective if the micro-batch is synchronised. With `is_alone`,
-  // `backward_began` is the time at which the backward began, for the trace.
+  // Ends the backward, after the engine has marked all gradients in the Reducer. Collective if the micro-batch is
+  // synchronised. With `is_alone`, `backward_began` is the time at which the backward began, for the trace.
   void finish(trace::Time backward_began = {});
-  // Ends the micro-batch, after the engine has taken the gradients. If replicas differ, close() is collective and
-  // throws Mismatch.
+  // Ends the micro-batch, after the engine has taken the gradients. If the ranks' replicas differ, close() is
+  // collective and throws Mismatch on every rank.
   void close();
   // Returns true from begin() to close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
-  // Returns whether the micro-batch is the last of its step. Before begin(), the answer is about the next micro-batch.
+  // Returns whether the current micro-batch is the last of its step. Before begin(), synchronizes() returns whether the
+  // next micro-batch is the last of its step.
   bool synchronizes() const { return *no_sync_ == 0 && (!micro_batch_ || micro_batch_->is_last); }
   // Returns whether the micro-batch that began last is the last of its step.
   bool is_synchronized() const { return is_synchronized_; }
@@ -145,9 +151,9 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Throws InvalidArgument if the parameter, which got a gradient, is declared unused.
   void require_used(int parameter) const;
 
-  // Begins a step of this rank's rows in fixed micro-batches, and returns the micro-batches. Without fixed
-  // micro-batches, returns one micro-batch and begins no step. Throws InvalidArgument in no_sync(), if gradients are
-  // not cleared, or if set_weight() has given one weight for the whole step.
+  // Begins a step in which this rank has `rows` rows, and returns the fixed micro-batches into which the rows are
+  // split. Without fixed micro-batches, returns one micro-batch and begins no step. Throws InvalidArgument in
+  // no_sync(), if gradients are not cleared, or if set_weight() has given one weight for the whole step.
   std::vector<MicroBatch> begin_micro_batches(std::int64_t rows);
   void begin_micro_batch(const MicroBatch& micro_batch);
   // Returns the fixed micro-batch that began last, or nullopt after its close().
@@ -158,33 +164,36 @@ class LOCKSTEP_INTERNAL_API Trainer {
   static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
                                              std::int64_t rows_of_all, int rank, int world);
 
-  // Keeps the exception that is being handled in `part` of the step, such as "backward". The other ranks learn of the
-  // exception by tell_failure(), by give_up(), or when an exception unwinds the object that trains.
+  // Keeps the exception that the caller's catch block handles. `part` names the part of the step that failed, such as
+  // "backward". The other ranks learn of a kept exception by tell_failure(), by give_up(), or when an exception unwinds
+  // the object that trains.
   void keep_failure(std::string_view part) noexcept;
   bool has_failure() const { return !failure_.text().empty(); }
   void tell_failure() noexcept;
-  // Forgets the kept failure, because the part that failed begins again.
+  // Forgets the kept failure, because the part of the step that failed begins again.
   void forget_failure() { failure_.forget(); }
-  // Tells the other ranks that an exception, which this Trainer has not seen, has ended a backward.
+  // Tells the other ranks of the kept failure. If no failure is kept, tells the other ranks that an exception, which
+  // this Trainer has not seen, has ended a backward.
   void tell_of_lost_backward() noexcept;
   // Gives up a step that can't be finished, and tells the other ranks of the kept failure. A single rank forgets
   // the step.
   void give_up() noexcept;
-  // Tells the other ranks of a failure if an exception unwinds the engine. The engine's destructor calls this function.
+  // Tells the other ranks of this rank's failure if an exception is unwinding the engine. The engine's destructor calls
+  // this function.
   void tell_if_unwinding() noexcept;
 
   // Returns the number of steps of this run that are done, which is also the number of the current step.
   std::int64_t step() const { return in_step_ ? begun_ : clock_->step(); }
-  // Returns the number of steps of this run and of the earlier runs that set_steps() has given.
+  // Returns step() plus the number of steps of earlier runs, which set_steps() sets.
   std::int64_t steps() const { return steps_before_ + step(); }
   void set_steps(std::int64_t steps);
-  // Returns the weight of the last step, or this rank's weight in the step so far. Returns nullopt if the weight is not
-  // known yet.
+  // Returns the weight of the last step or, between the micro-batches of a step, this rank's weight in the step so far.
+  // Returns nullopt if the weight is not known yet.
   std::optional<std::int64_t> known_weight() const { return last_weight_; }
-  // Returns the weight of the last step; on a device the call waits for this weight.
+  // Returns the weight of the last step; on a device last_weight() blocks until the weight is known.
   std::int64_t last_weight() const { return last_weight_ ? *last_weight_ : reducer_->total_weight(); }
-  // Returns the last batch whose loss is known. With a single rank the call also reads the losses that the device
-  // has finished.
+  // Returns the last global batch whose loss is known. With a single rank, last_batch() first reads the losses that the
+  // device has copied to the host.
   const GlobalBatch& last_batch() const;
   const trace::StepRecord& last_step() const;
   bool is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
@@ -195,7 +204,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
  private:
   void tell_of_replaced_weight();
   void refuse_live_gradients(std::string_view where) const;
-  // With a single rank, takes and traces the batches whose losses have arrived on the host.
+  // Sets last_batch_ to each batch whose losses have arrived on the host, and adds the batch to the trace, with a
+  // single rank.
   void read_known() const;
 
   std::shared_ptr<ProcessGroup> group_;
@@ -219,8 +229,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<MicroBatch> micro_batch_;
   std::int64_t step_rows_ = 0;  // the number of rows of this rank's micro-batches
-  // The number and this rank's rows of each step in fixed micro-batches whose global batch is not known yet. On a
-  // device a few steps wait here.
+  // The steps in fixed micro-batches whose global batch is not known yet, each with its number and this rank's number
+  // of rows. On a device a few steps wait in dealt_.
   std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
   bool weights_are_told_ = false;  // whether set_weight() gave weights in the step's micro-batches
 

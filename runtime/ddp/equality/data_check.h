@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// DataCheck checks that all ranks step one model and read one epoch of one dataset.
+// DataCheck checks that all ranks train the same model and read the same epoch of the same dataset in each step.
 //
-// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). These
-// numbers and the model's number must be equal on all ranks. A digest of the numbers travels with every synchronised
-// step (step_note.h). If the digests of a step differ, the ranks gather the numbers, and throw a Mismatch that names
-// the numbers and the ranks.
+// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). The numbers
+// that decide about the samples, and the model's number in the group, must be equal on all ranks. A digest of the
+// numbers that must be equal travels in the StepNote of every synchronised step. If the ranks' digests of a step
+// differ, the ranks gather the numbers, and throw a Mismatch that names the numbers that differ and the ranks.
 //
 // Threads: only the Reducer's thread calls this class.
 #pragma once
@@ -21,15 +21,16 @@ namespace lockstep {
 
 class DataCheck {
  public:
-  // Gives the group's next model its number. All ranks must construct their models in the same order.
+  // Gives the model that is being constructed the next number in the group. All ranks must construct their models in
+  // the same order.
   explicit DataCheck(std::shared_ptr<ProcessGroup> group);
-  // Takes the numbers of this rank's loader from `identity` from now on.
+  // From now on, calls `identity` in each step to get the numbers of this rank's data loader.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }
 
-  // Returns the digest for the note of synchronised step `step`.
+  // Returns this rank's digest for the StepNote of synchronised step `step`.
   std::int64_t digest(std::int64_t step);
-  // Judges a step's note. Call judge() in the order of the steps. If the ranks differ, judge() is collective and throws
-  // the same Mismatch on every rank.
+  // Checks `noted`, the combined StepNote of a step. Call judge() in the order of the steps. If the ranks' digests
+  // differ, judge() is collective and throws the same Mismatch on every rank.
   void judge(const NotedStep& noted);
 
  private:
@@ -41,7 +42,8 @@ class DataCheck {
   std::shared_ptr<ProcessGroup> group_;
   int model_;
   DataIdentity identity_;
-  // The steps whose notes are not judged yet. On a device a step's note is known two steps later.
+  // The steps whose StepNote has not been checked by judge() yet. On a device a step's combined StepNote is known two
+  // steps later.
   std::deque<Step> steps_;
 };
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// DivergenceCheck checks that the replicas stay equal.
+// DivergenceCheck checks that the ranks' replicas stay equal.
 //
-// Each rank counts how often its parameters are written. The counts travel with every synchronised step (step_note.h),
-// and a digest of the parameters' bytes travels with every n-th step. A step without a digest costs nothing more. If
-// the counts or the digests differ, all ranks compare the parameters, and the step ends with a Mismatch if the
-// parameters differ. If the parameters are equal, because a rank has written the same values in another way, the run
-// continues, and the ranks' present counts count as equal.
+// Each rank counts how often its parameters are written. The counts of writes travel in the StepNote of every
+// synchronised step, and a digest of the parameters' bytes travels in every n-th step. A step that sends no digest
+// costs no extra time. If the ranks' counts or digests differ, all ranks compare the parameters, and the step ends with
+// a Mismatch if the parameters differ. If the parameters are equal, because a rank has written the same values in
+// another way, the run continues, and every rank counts its writes from 0 again.
 //
-// The counts are Tensor::version() and torch's Tensor::_version(). The next digest finds a write that is not
-// counted. On a device the ranks read a step's note two steps later, so the ranks do not find differences of a run's
-// last two steps.
+// A tensor's count of writes is Tensor::version() or, with LibTorch, Tensor::_version(). A write that the tensor does
+// not count is found by the next digest. On a device the ranks read a step's note two steps later, so the ranks do not
+// find differences of a run's last two steps.
 //
 // Threads: only the Reducer's thread calls this class.
 #pragma once
@@ -29,34 +29,36 @@ namespace lockstep {
 
 class LOCKSTEP_INTERNAL_API DivergenceCheck {
  public:
-  // Replica gives access to this rank's replica.
+  // Replica has the functions through which a DivergenceCheck reads this rank's parameters.
   struct Replica {
     std::function<std::uint64_t()> versions;  // the sum of the parameters' versions, which may wrap
-    // State has the parameters, equal in number and order on all ranks. `owner` keeps the copies that were made
-    // for `buffers`.
+    // State has the parameters' buffers, equal in number and order on all ranks. `owner` keeps the memory of the
+    // copies, if any, that were made for `buffers`.
     struct State {
       std::vector<NamedBuffer> buffers;
       std::shared_ptr<void> owner = nullptr;
     };
     std::function<State()> state;
   };
-  // Returns the default of `every`. A digest travels with every step whose number, above 0, is a multiple of `every`;
-  // with 0, no digest travels. A digest reads all parameters, which takes about 5 ms per 100 MB on the CPU. On a device
-  // a digest copies all parameters to the host, and the host waits for the copy.
+  // Returns the default of `every`. A digest travels in every step whose number is above 0 and a multiple of `every`;
+  // if `every` is 0, no digest travels. To compute a digest, a rank reads all parameters, which takes about 5 ms per
+  // 100 MB on the CPU. On a device the rank copies all parameters to the host for a digest, and the host waits for
+  // the copy.
   static std::int64_t default_every(DeviceId device) { return device.kind == DeviceKind::cpu ? 100 : 0; }
 
-  // REQUIRES: the replicas are equal at this call. Throws InvalidArgument if `every` is below 0.
+  // REQUIRES: the replicas of all ranks are equal at this call. Throws InvalidArgument if `every` is below 0.
   DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica);
 
-  // Compares the ranks' data too from now on; see data_check.h.
+  // From now on, also compares which data the ranks read, as data_check.h describes.
   void watch(DataIdentity identity) { data_.watch(std::move(identity)); }
 
-  // Returns the note for the begin_step of synchronised step `step`.
+  // Returns this rank's StepNote for the begin_step() of synchronised step `step`.
   StepNote note(std::int64_t step);
-  // Judges a note. Call judge() after the step's finish_step, with Reducer::noted(). If the ranks' notes differ,
-  // judge() is collective. If the ranks' replicas or data differ, judge() throws the same Mismatch on every rank. The
-  // Mismatch names the ranks, the steps between which the replicas came apart and the first parameter, or the data that
-  // the ranks read.
+  // Checks `noted`, the combined StepNote of a step. Call judge() after the finish_step() of step `step`, with
+  // Reducer::noted(). If the ranks' StepNotes differ, judge() is collective. If the ranks' replicas or data differ,
+  // judge() throws the same Mismatch on every rank. If replicas differ, the Mismatch names the ranks, the first
+  // parameter that differs, and the steps between which the replicas came apart. If data differ, the Mismatch names the
+  // data that each rank read.
   void judge(std::int64_t step, const NotedStep& noted);
 
  private:

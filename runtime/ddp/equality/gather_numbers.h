@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_numbers() gathers a few numbers of every rank.
+// gather_numbers() gathers a few numbers from every rank on every rank.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-// Collective and blocking. Returns the numbers of every rank, in rank order; each rank passes the same count.
+// Collective and blocking. Returns the numbers of all ranks, in rank order. Every rank must pass the same count
+// of numbers.
 std::vector<std::uint64_t> gather_numbers(ProcessGroup& group, std::vector<std::uint64_t> mine);
 
 }  // namespace lockstep

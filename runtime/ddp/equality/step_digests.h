@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepDigests writes digests of each step in fixed micro-batches, for a comparison with another run.
-// LOCKSTEP_STEP_DIGESTS names the folder, and `lockstep bisect-step` reads the folder.
+// StepDigests writes digests of the gradients of each step to files, so that two runs in fixed micro-batches can be
+// compared. The environment variable LOCKSTEP_STEP_DIGESTS names the folder of the files, and `lockstep bisect-step`
+// reads this folder.
 //
 // Each rank appends to its own file, rank<R>-of-<N>.jsonl: a line when the rank begins, with the parameters in order of
-// registration, and a line for each step. The digests are XXH3 of 64 bits, in hexadecimal. A step has digests of the
-// gradients of each of the rank's micro-batches before the gradients are added up, and of the gradients at the end of
-// the step.
+// registration, and a line for each step. The digests are XXH3 of 64 bits, in hexadecimal. A step's line has digests of
+// the gradients of each of the rank's micro-batches before the gradients are added up, and of the gradients at the end
+// of the step.
 //
-//   {"format": "lockstep step digests 2", "rank": 0, "ranks": 3, "micro_batches": 8, "global_batch": 64,
-//    "parameters": ["a", "b"]}
-//   {"step": 5, "micro_batches": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
+//     {"format": "lockstep step digests 2", "rank": 0, "ranks": 3, "micro_batches": 8, "global_batch": 64,
+//      "parameters": ["a", "b"]}
+//     {"step": 5, "micro_batches": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
 //
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws SystemError with the file's name.
@@ -35,10 +36,10 @@ class StepDigests {
   static std::unique_ptr<StepDigests> open(const std::string& folder, const Reproducible& reproducible, int rank,
                                            int world, std::span<const ParameterSpec> specs);
 
-  // Adds the digest of a parameter's complete gradient. `micro_batch` is the micro-batch's number among all
-  // ranks' micro-batches.
+  // Adds the digest of a parameter's complete gradient in one micro-batch to the step's line. `micro_batch` is the
+  // micro-batch's number among all ranks' micro-batches.
   void micro_batch(int micro_batch, std::size_t parameter, std::span<const std::byte> gradient);
-  // Adds the digest of a parameter's gradient at the end of the step.
+  // Adds the digest of a parameter's gradient at the end of the step to the step's line.
   void sum(std::size_t parameter, std::span<const std::byte> gradient);
   // Writes the step's line. `step` also counts the steps of earlier runs.
   void end_step(std::int64_t step);

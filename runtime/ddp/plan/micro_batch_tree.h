@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// These functions describe the tree in which the gradients of fixed micro-batches are added up. The tree is a pure
-// function of the number of micro-batches.
+// These functions describe the tree in which the gradients of fixed micro-batches are added up. The tree depends only
+// on the number of micro-batches.
 //
-// A node covers micro-batches [begin, end). The left child of a node of n micro-batches covers its first p, where p is
-// the largest power of two below n, as in comm/reduction.h. An inner node adds its children.
+// A node covers micro-batches [begin, end). The left child of a node of n micro-batches covers the first p of
+// these micro-batches, where p is the largest power of two below n, as in comm/reduction.h. An inner node adds up
+// its two children.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,22 @@ namespace lockstep {
 
 using data::MicroBatchRange;
 
-// Returns the first micro-batch of the right child of a node of two micro-batches or more.
+// Returns the first micro-batch of the right child of `node`, which must have two micro-batches or more.
 int right_child(MicroBatchRange node);
-// Returns, in order, the largest nodes of the tree over `micro_batches` that lie in `run`.
+// Returns, in order, the largest nodes that lie completely in `run`, in the tree over `micro_batches` micro-batches.
 std::vector<MicroBatchRange> whole_nodes(int micro_batches, MicroBatchRange run);
-// Returns whether each rank's run is one node, and the tree above these nodes is the tree of comm/reduction.h over the
-// ranks. If so, the group's sum of the ranks' sums follows the tree.
+// Returns true if each rank's micro-batches are one node, and the tree above these nodes is the tree of
+// comm/reduction.h over the ranks. If is_tree_of_ranks() is true, the group's all-reduce of the ranks' sums adds in the
+// order of the tree.
 bool is_tree_of_ranks(int micro_batches, int world);
 
-// Returns the order in which a rank adds up its micro-batches, one after another. After micro-batch i the newest
-// `merges[i]` kept sums are added to it, newest first; each kept sum is the left sibling of the sum so far. The result
-// is kept.
+// Returns the order in which a rank adds up its micro-batches, as a number `merges[i]` for each micro-batch i of `run`.
+// After micro-batch i the newest `merges[i]` kept sums are added to the micro-batch's gradients, newest first; each
+// added sum is the left sibling of the sum so far. The resulting sum is kept.
 std::vector<int> merges_of(int micro_batches, MicroBatchRange run);
 
-// NodeOrder is the order in which the whole nodes of all ranks are added up, in the form of DeviceRuntime::sum_rows.
-// Every rank has as many rows as the rank with the most nodes; rows that a rank does not fill are skipped.
+// NodeOrder is the order in which the whole nodes of all ranks are added up, in the form that DeviceRuntime::sum_rows
+// takes. Every rank has as many rows as the rank with the most nodes; rows that a rank does not fill are skipped.
 struct NodeOrder {
   std::size_t rows_per_rank = 0;
   std::vector<std::uint8_t> merges;  // the merges after each row, by rank and row
