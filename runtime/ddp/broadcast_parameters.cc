@@ -20,7 +20,7 @@ void broadcast_bytes(ProcessGroup& group, void* data, std::size_t bytes, DeviceI
   group.broadcast(BufferView(data, static_cast<std::int64_t>(bytes), DType::u8, device), root).wait();
 }
 
-// StageMemory is the memory of a stage, and copies to and from this memory.
+// StageMemory owns the memory of a Stage, and copies to and from this memory.
 class StageMemory {
  public:
   StageMemory(ProcessGroup& group, DeviceId device)
@@ -39,7 +39,7 @@ class StageMemory {
   std::shared_ptr<void> memory_;
 };
 
-// A Stage collects small buffers of one device and broadcasts them together.
+// Stage collects small buffers of one device, and broadcasts the collected buffers together.
 class Stage {
  public:
   Stage(ProcessGroup& group, DeviceId device, int root) : group_(group), device_(device), root_(root) {}

@@ -32,7 +32,7 @@ std::int64_t scale_for(std::int64_t total, std::int64_t unit) {
   return static_cast<std::int64_t>(std::bit_ceil(std::clamp<std::uint64_t>(units, 1, std::uint64_t{1} << 62)));
 }
 
-// Applies the reduction to one buffer. `to` is equal to `from` or does not overlap `from`.
+// Applies the reduction to one buffer. The buffer `to` is equal to `from` or does not overlap `from`.
 void reduce_one(const comm::Reduction& reduction, const BufferView& from, const BufferView& to) {
   const auto* const source = static_cast<const std::byte*>(from.data);
   comm::reduce(reduction, std::span(&source, 1), static_cast<std::byte*>(to.data), static_cast<std::size_t>(to.count));
@@ -118,7 +118,8 @@ bool BucketHook::is_done(std::size_t bucket, const Work& work) const {
 }
 
 void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& deadline) const {
-  // wait() of a WorkState that the program defines may return early, or give up without an error.
+  // A program may define its own WorkState, whose wait() may return before the work is done, or give up without
+  // an error.
   while (!is_done(bucket, work)) {
     guarded(bucket, [&] { work.wait(deadline); });
     if (deadline.expired() && !is_done(bucket, work)) {

@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// StepWeight says by which weight a rank's gradients count in a step, and whether their sum becomes a mean.
+// StepWeight holds this rank's weight in a step, the unit of weights, and whether the ranks' gradients are averaged.
 struct StepWeight {
   std::int64_t own = 0;   // this rank's weight
   std::int64_t unit = 1;  // the unit of weights: gradients are multiplied by own / unit
@@ -52,7 +52,7 @@ class BucketHook {
   // Writes the mean (or the sum) of all ranks' gradients to `buffer`. REQUIRES: the bucket's Work is done or, on a
   // device, the group's stream waits for the Work.
   void finish(std::size_t bucket, const BufferView& buffer);
-  // Forgets the results that finish() has not taken.
+  // Forgets the hook's results that finish() has not taken.
   void drop() { finishes_.clear(); }
 
  private:

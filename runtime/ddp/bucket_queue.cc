@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// The number of steps after which the host reads a step's note on a device. The number is equal on all ranks, and large
-// enough that the host hardly ever waits.
+// The number of steps after which the host reads a step's StepNote on a device. kNoteDelay is equal on all ranks, and
+// is so large that the host hardly ever waits for a StepNote.
 constexpr std::size_t kNoteDelay = 2;
 
 trace::Time now() { return trace::Time::clock::now(); }
@@ -84,10 +84,11 @@ void BucketQueue::announce() {
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
-// Waits for the announcement of the step's weight. On the CPU the call blocks, so that buckets have the same place
-// among the program's collectives on every rank. On a device buckets always have the same place, and the host needs a
-// weight only for the scale. The host takes the larger weight of the last two steps whose note it has read. A short
-// batch then does not make float16 overflow in the next full batch.
+// Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that buckets
+// have the same place among the program's collectives on every rank. On a device buckets always have the same place,
+// and the host needs a weight only for the hook's scale. The weight for the scale is the larger weight of the last two
+// steps whose StepNote the host has read. With the larger weight, a short batch does not make float16 overflow in the
+// next full batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);
@@ -124,8 +125,8 @@ void BucketQueue::gradient_ready(int bucket) {
   record_.last_gradient_ready = now();
   ++record_.gradients_ready;
   in_last_call_ = {};
-  // A full bucket waits for the buckets before it: every rank starts its collectives in the plan's order, in whatever
-  // order its gradients become ready.
+  // A full bucket waits until all earlier buckets are launched, because every rank must start its collectives in the
+  // plan's order, in whatever order the gradients become ready.
   if (--missing_[index] == 0) {
     record_.buckets[index].ready = record_.last_gradient_ready;
     launch_full();
@@ -141,12 +142,14 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
-  // look() must come before the collective, which is in place: afterwards a NaN could come from any rank.
+  // Call look() before the collective, which overwrites the bucket in place: after the collective a NaN could come from
+  // any rank.
   if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  // The ranks' parts add up to the divisor, which is 1 for a sum.
+  // Each rank passes its part of the divisor of the gradients. The ranks' parts add up to the divisor, which is 1
+  // for Loss::sum.
   const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
   ReductionOptions options{.op = ReduceOp::sum,
                            .weight = part,
@@ -170,7 +173,8 @@ Work BucketQueue::reduce(std::size_t bucket, const ReductionOptions& options) {
   return group_->reduce_scatter(whole, part_of(whole, group_->rank(), group_->size()), options);
 }
 
-// Takes the results of the buckets that are done. Buckets finish in the order in which they were launched.
+// Takes the results of the launched buckets that are done. Buckets finish in the order in which the buckets
+// were launched.
 void BucketQueue::see_finished() {
   at_bucket(next_finished_, [&] { group_->progress(); });
   while (under_way() && at_bucket(next_finished_, [&] { return is_done(next_finished_); })) {
@@ -198,7 +202,7 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  // told() is a work of works_, so read its weight and note before works_ is cleared.
+  // Read the weight and the StepNote from told() before works_ is cleared, because told() may be an element of works_.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();
@@ -237,9 +241,9 @@ void BucketQueue::finish_on_device() {
   clock_.mark_group();
 }
 
-// Makes the compute stream wait for the last bucket, which ends last, because collectives run in the order in which
-// they were started. With a hook the stream waits for every bucket, because a hook's collectives may belong to
-// several groups.
+// Makes the compute stream wait for the last bucket, which ends last, because collectives run in the order in which the
+// host starts the collectives. With a hook the stream waits for every bucket, because a hook's collectives may belong
+// to several groups.
 void BucketQueue::wait_in_stream() {
   const std::size_t first = hook_ != nullptr || next_launched_ == 0 ? 0 : next_launched_ - 1;
   for (std::size_t bucket = first; bucket < next_launched_; ++bucket) {

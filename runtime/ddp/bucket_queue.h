@@ -2,7 +2,7 @@
 // BucketQueue launches the buckets of a synchronised step strictly in index order, and records each bucket's times.
 //
 // On a device the host only launches. A bucket's all-reduce runs after the work that is in the compute stream at the
-// launch. The compute stream waits for the all-reduces when finish() is called.
+// launch. BucketQueue::finish() makes the compute stream wait for the all-reduces.
 //
 // If there is a communication hook, the hook gets the buckets, and a small all-reduce at the begin of the step carries
 // the step's weight and StepNote. On a device the hook's results are taken in finish(), and the host waits for a step's

@@ -50,14 +50,15 @@ HookedBucket sum_in_order(const GradBucket& bucket, DType wire) {
           .bytes = sum->row().bytes()};
 }
 
-// Returns the hook. The hook's name depends on `options.sum`, so the ranks notice if their options differ.
+// Returns the hook. The hook's name depends on `options.sum`, so the ranks, which compare their hooks' names, notice if
+// their options differ.
 CommHook compress_hook(const char* name, DType wire, const CompressOptions& options) {
   if (options.sum == HalfSum::backend) {
     return {std::string(name) + ", summed by the backend",
             [wire](const GradBucket& bucket) { return sum_of_group(bucket, wire); }};
   }
   return {name, [wire](const GradBucket& bucket) {
-            // The group's own sum on the CPU has the order of sum_in_order().
+            // On the CPU the group's own all-reduce adds in the same order as sum_in_order().
             const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;
             return is_on_cpu ? sum_of_group(bucket, wire) : sum_in_order(bucket, wire);
           }};

@@ -38,7 +38,7 @@ class FiniteCheck {
   // parameters. `micro_batches` holds the sums that the ranks exchange, or is null if all gradients are in the arena.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
-  // Reads the results of the last steps whose results have arrived on the host.
+  // Reads the results of the steps that have ended, as far as the results have arrived on the host.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
@@ -76,7 +76,7 @@ class FiniteCheck {
   const BucketPlan* plan_ = nullptr;
   std::int64_t step_ = -1;  // the number of the step that began last
 
-  // The results on a device, an int64 for each bucket, which kernels write. `words_` points into the arena, after the
+  // The results of the kernels on a device, an int64 for each bucket. `words_` points into the arena, after the
   // gradients. `none_found_` holds the initial values of `words_` on the host.
   std::int64_t* words_ = nullptr;
   std::shared_ptr<void> none_found_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GradientMemory lets the Reducer read and write the arena's bytes between collectives.
 //
-// In CPU memory each call reads or writes at once. On a device each call queues its work in the compute stream, in
-// which the gradients are written too, and the host does not wait. The compute stream runs the work in the order of
-// the calls.
+// If the arena is in CPU memory, each call reads or writes at once. On a device each call queues its work in the
+// compute stream, in which the gradients are written too, and the host does not wait. The compute stream runs the work
+// in the order of the calls.
 //
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws DeviceError.

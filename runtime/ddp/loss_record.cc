@@ -13,13 +13,13 @@
 namespace lockstep {
 namespace {
 
-// The number of steps after which a loss travels on a device. The host reads the note of step k at the beginning of
-// step k + 2, whose own note is already written. The losses of step k therefore travel with step k + 3.
+// The number of steps after which a loss travels on a device. The host reads the StepNote of step k at the beginning of
+// step k + 2, too late for the StepNote of step k + 2, so the losses of step k travel with step k + 3.
 constexpr std::int64_t kDelay = 3;
 
-// FixedPoint is the format of the numbers with 2^k parts or fewer. Integers stay below 2^(61 - 2k), and fractions have
-// at most 61 - 2k bits, so the sums of all parts stay below half of the flag, 2^(62 - k). The sum of the flags of all
-// parts fits in 63 bits.
+// FixedPoint is the format of a loss that is the sum of 2^k parts or fewer (see loss_parts()). The integer of a part
+// stays below 2^(61 - 2k), and the fraction has at most 61 - 2k bits. The sums over all parts stay below half of the
+// flag 2^(62 - k), which marks a part without a finite loss. The sum of the flags of all parts fits in 63 bits.
 struct FixedPoint {
   explicit FixedPoint(int parts) : log2(std::bit_width(static_cast<unsigned>(parts) - 1)) {}
 
@@ -130,7 +130,7 @@ double LossRecord::read(const Recorded& loss) const {
 LossSum LossRecord::sum_of(const Step& step) const {
   LossSum sum(parts_);
   for (const MicroBatch& it : step.micro_batches) {
-    // The loss of a micro-batch without rows may be NaN, and doesn't count.
+    // The loss of a micro-batch without rows may be NaN, so this loss doesn't count.
     sum.add(kind_, it.loss && it.weight > 0 ? std::optional(read(*it.loss)) : std::nullopt, it.weight);
   }
   return sum;

@@ -8,9 +8,9 @@
 // copied the loss.
 //
 // A StepNote has integers that the ranks add up, so a rank keeps its sum of losses as an integer and a fraction in
-// fixed point. Both numbers have room for the sum over all parts (see loss_parts()). A value that no sum of losses
-// reaches means "no loss". The sum over the parts depends neither on the order of the parts nor on which rank has
-// which part.
+// fixed point. The integer and the fraction have room for the sum over all parts (see loss_parts()). In a StepNote, a
+// value that no sum of losses reaches means "no loss". The sum over the parts depends neither on the order of the parts
+// nor on which rank has which part.
 //
 // Threads: only the replica's thread calls these classes.
 #pragma once

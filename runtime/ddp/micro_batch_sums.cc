@@ -6,7 +6,8 @@
 namespace lockstep {
 namespace {
 
-// Returns the largest number of sums that are kept at once. The last micro-batch stays in the arena and does not count.
+// Returns the largest number of sums that a rank keeps at once if merges_of() its micro-batches is `merges`. The rank's
+// last micro-batch does not count, because its sum stays in the arena.
 std::size_t most_kept(const std::vector<int>& merges) {
   std::size_t kept = 0, most = 0;
   for (std::size_t i = 0; i + 1 < merges.size(); ++i) {

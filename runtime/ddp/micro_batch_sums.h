@@ -4,10 +4,10 @@
 // belong to the rank.
 //
 // Each micro-batch's gradients are written to the arena. After every micro-batch except the last,
-// MicroBatchSums::keep() adds the gradients to the sums of the tree that the micro-batch completes, and keeps the
-// result after the gradients. In the last micro-batch, accumulate() adds the kept sums to each gradient in the arena
-// when the gradient becomes ready. At the end of a step the arena has the sum of the rank's last whole node, and the
-// kept sums are the sums of the earlier whole nodes.
+// MicroBatchSums::keep() adds the gradients to earlier kept sums, as the tree prescribes, and keeps the result. In the
+// last micro-batch, accumulate() adds kept sums to each gradient in the arena, as the tree prescribes, when the
+// gradient becomes ready. At the end of a step the arena has the sum of the rank's last whole node, and the kept sums
+// are the sums of the earlier whole nodes.
 //
 // Memory: the arena has room for kept() sums after the gradients, each as large as the gradients. The number kept() is
 //   at most log2(micro-batches of a rank) + 1.

@@ -20,7 +20,7 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
-  // Report the failure before the other ranks hear of it: the other ranks may end first.
+  // Report the failure to the launcher before the other ranks get the failure, because the other ranks may exit first.
   group.internals().report_failure(cause);
   try {
     all_gather_text(group, kFailure + encode(cause));

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// While an InStream lives, the group's collectives follow another stream.
+// InStream makes the group's collectives run after the work of another stream, as long as the InStream exists.
 class InStream {
  public:
   InStream(ProcessGroup& group, StreamView stream) : group_(group), before_(group.stream()) {
@@ -34,7 +34,7 @@ void put_in_order(StreamView earlier, StreamView later) {
 
 }  // namespace
 
-// Phases is one work for the two collectives.
+// Phases is the state of one Work that stands for both collectives, the all-to-all and the all-gather.
 struct OrderedSum::Phases final : WorkState {
   bool poll() override {
     if (is_gathering) return gathering.done();
@@ -105,7 +105,7 @@ void OrderedSum::send() {
   phases_->sending = group_->all_to_all(all, BufferView(received_.get(), all.count, dtype_, all.device));
 }
 
-// Writes the sum over the rows in sent_, which the all-to-all has sent by then.
+// Overwrites the rows in sent_ with the sum, because the all-to-all has sent the rows before sum_rows() runs.
 void OrderedSum::gather() {
   phases_->sending.wait_on(side_);
   const BufferView own = view(group_->rank() * share_, share_);

@@ -16,7 +16,7 @@ const rendezvous::Member& self(const ProcessGroup& group) {
   return group.roster()[static_cast<std::size_t>(group.rank())];
 }
 
-// Returns whether the exception is a failure of the group, which every rank gets anyway.
+// Returns true if `exception` is a failure of the group, which every rank gets from the group.
 bool is_of_the_group(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -70,8 +70,8 @@ void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
   text_ = fmt::format("failed in {}: {}", where, text);
   if (group_->size() == 1 || !owner_.is_here()) return;
   try {
-    // If the program catches the exception and returns while other ranks wait, the launcher names this failure as
-    // the cause.
+    // Report the failure to the launcher now. If the program catches the exception and exits while other ranks wait,
+    // the launcher names the reported failure as the cause.
     Cause cause =
         comm::cause_about(group_->roster(), Cause::Kind::failed, group_->rank(), group_->rank(),
                           fmt::format("{} {}", self(*group_).describe(), text_), group_->internals().last_sequence());

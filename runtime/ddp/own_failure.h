@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// OwnFailure keeps an exception that this rank throws while it trains, and tells the other ranks of the exception.
+// OwnFailure keeps an exception that this rank throws during training, and tells the other ranks of the exception.
 //
 // If the other ranks wait for this rank (in a backward, between micro-batches, in a layer's collective), this rank
-// sends the failure to the other ranks at once. A failure that a rank sends makes the group fail on every rank with a
-// message such as "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT". If no rank waits, the program
-// may catch the exception and continue, so OwnFailure keeps the exception's text until the next forward. The other
-// ranks get the kept text if an exception unwinds the object that trains (a DistributedDataParallel). The launcher
-// always gets the text, because the launcher may have to say why a rank left. With a single rank nothing is sent.
+// sends the failure to the other ranks at once. A failure that a rank sends makes the group fail on every rank with
+// a message such as "rank 1 (host node7, pid 4711) failed in the backward of step 3: <text>". If no rank waits, the
+// program may catch the exception and continue, so OwnFailure keeps the exception's text until the next forward.
+// The other ranks get the kept text if an exception unwinds the object that trains (a DistributedDataParallel). The
+// launcher always gets the text, because the launcher may have to say why a rank left. With a single rank nothing
+// is sent.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -27,7 +28,7 @@ namespace lockstep {
 // Returns the message of an exception of any type. The message of a LibTorch exception comes without its backtrace.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
 // Returns this rank's failure for the other ranks, with the errno of a SystemError and a text such as "save_weights:
-// rank 0 (host node7, pid 4711) failed: TEXT". If `operation` is empty, the text begins with the rank.
+// rank 0 (host node7, pid 4711) failed: <message>". If `operation` is empty, the text begins with the rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {
@@ -39,7 +40,8 @@ class OwnFailure {
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
-  // Returns the kept text, such as "failed in the forward of step 3: TEXT". The text is empty if no failure is kept.
+  // Returns the kept text, such as "failed in the forward of step 3: <message>". The text is empty if no failure
+  // is kept.
   const std::string& text() const { return text_; }
 
   // Fails the group on every rank with the kept text. Does nothing if no text is kept.

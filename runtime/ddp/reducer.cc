@@ -27,9 +27,9 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// Returns the slices to plan: one for each parameter and, with `track_unused`, the used map as the last slice. The used
-// map has one number for each parameter, which says whether the parameter was used. The used map is not a gradient, and
-// no list of parameters that callers see has the map.
+// Returns the specs of the arena's slices: a spec for each parameter and, with `track_unused`, the spec of the used
+// map. The used map has one number for each parameter, which says whether the parameter was used. The used map is not a
+// gradient, so the lists of parameters that callers get do not have the used map.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -110,8 +110,9 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   return StepDigests::open(folder, options.reproducible, group.rank(), group.size(), specs);
 }
 
-// Returns the hook of the options or, with fixed micro-batches, the hook that adds them up in the order of the tree.
-// Returns null if the group's own sum suffices.
+// Returns the communication hook of `options` or, with fixed micro-batches, tree_exchange(), which adds up the sums of
+// micro-batches in the order of their tree. Returns null if no hook is needed, because the group's own all-reduce gives
+// the right sum.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
                                     const std::vector<ParameterSpec>& specs, const MicroBatchSums* micro_batches) {
   if (micro_batches != nullptr) {
@@ -192,8 +193,8 @@ int Reducer::Impl::index_of(std::string_view name) const {
 
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
-  // progress() throws a failure of the group, even in a step that communicates nothing. The group's failure takes
-  // precedence over misuse of the Reducer.
+  // Call progress() so that a failure of the group throws here, even in a step that communicates nothing. A failure of
+  // the group takes precedence over misuse of the Reducer.
   in_group([&] {
     with_step_context([&] { return StepContext{step(), -1, "begin_step"}; }, [&] { group->progress(); });
   });
@@ -211,10 +212,11 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
-  // All checks that throw InvalidArgument come before this line, so a refused call leaves the Reducer unchanged.
+  // Keep all checks that throw InvalidArgument above this line, so that a begin_step() that throws InvalidArgument
+  // leaves the Reducer unchanged.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
-  // The order changes only between two sums, because slices that hold the gradients of a micro-batch must keep
-  // their place.
+  // Change the order of the gradients only before a step's first micro-batch, because afterwards the arena holds
+  // gradients of earlier micro-batches, which must keep their place.
   if (!order_is_known && step() > 0 && finished_micro_batches == 0) replan_as_observed();
   has_shards = false;
   weight = sum;
@@ -225,8 +227,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
-  // The clock begins the step before any collective: if a rank asks to stop, the clock calls the store, which
-  // may throw.
+  // Begin the step of the clock before any collective of the step: if a rank asks to stop, the clock calls the group's
+  // store, which may throw.
   in_group([&] {
     StepNote note = step_options.note;
     note.stop = clock->begin();
@@ -272,8 +274,8 @@ void Reducer::Impl::zero(std::size_t parameter) {
   memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
 }
 
-// Zeros the stale slices, which this micro-batch should have overwritten and did not. Does nothing if the micro-batch
-// adds to the slices.
+// Zeros the gradients in the arena that this micro-batch should have overwritten and did not. Does nothing if the
+// micro-batch adds to the gradients of earlier micro-batches.
 void Reducer::Impl::zero_unmarked() {
   if (!overwrites()) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -342,16 +344,16 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     memory.detach_stream();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
-      // If no rank had data, the sums mean nothing and are zeroed. On a device the group's division has zeroed
-      // the sums.
+      // If no rank had data, the sums of the gradients mean nothing, so the CPU zeros the arena. On a device the
+      // group's division has already zeroed these sums.
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // The clock ends the step last, after the gradients are complete: if a rank asks to stop, the clock calls the store,
-  // which may throw.
+  // End the step of the clock last, after the gradients are complete: if a rank asks to stop, the clock calls the
+  // group's store, which may throw.
   close_sum();
   has_shards = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
@@ -382,18 +384,18 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   return in_group([&] {
     // total_weight() throws a failure of the group here, before at() waits for a copy that would never arrive. If no
     // rank had data, the group has zeroed the used map with the gradients, and nobody knows which parameters were used.
-    // All ranks then return true, because their results must be equal.
+    // In a step in which no rank had data, all ranks return true, because the ranks' results must be equal.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
-// Gives up the step after any failure. After a failure of the group, the abort below changes nothing.
+// Gives up the step after any failure. If the group has already failed, group->abort() changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && finished_micro_batches == 0) return;
   try {
     if (group->size() == 1) {
-      // A single rank has no peer that waits for it, so its group survives and the step can be repeated.
+      // A group of a single rank has no other rank that waits, so the group survives and the step can be repeated.
       if (failure) return;
       close_sum();
       observed.clear();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which gradients become ready decides where the gradients lie in the arena. Every rank takes rank
-// 0's order.
+// The functions in this file decide where the gradients lie in the arena, by the order in which gradients become ready.
+// Every rank takes rank 0's order.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -50,9 +50,9 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// Returns the plan for `order`. The used map comes last, because the map is known only when backward has ended. The map
-// has a separate bucket if there is a hook, because a hook gets only gradients. The map also has a separate bucket if
-// there are shards, because a rank gets only its part of a sharded bucket.
+// Returns the plan for `order`. The used map comes last in the arena, because the map is known only when backward has
+// ended. The used map has a separate bucket if there is a hook, because a hook gets only gradients. The used map also
+// has a separate bucket if there are shards, because a rank gets only its part of a sharded bucket.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   if (!track_unused) return plan_buckets(specs, order, options);
   const auto map = static_cast<int>(specs.size());
@@ -65,10 +65,12 @@ BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   return gradients;
 }
 
-// Makes every rank take rank 0's order. The arena has one size for every order, so only the slots move.
+// Makes every rank take rank 0's order. The arena has the same size in every order, so a new order only moves the
+// parameters' slots.
 void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
   BucketPlan next;
-  // Plan before anything is sent: a mistake in rank 0's order throws InvalidArgument on rank 0, and changes nothing.
+  // Rank 0 plans before anything is sent, so that a mistake in rank 0's order throws InvalidArgument on rank 0 and
+  // changes nothing.
   if (group->rank() == 0) next = plan_for(order);
   if (group->size() > 1) {
     order.resize(specs.size());
@@ -83,7 +85,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     if (group->rank() != 0) next = plan_for(std::move(order));
   }
   plan = std::move(next);
-  // The padding has moved with the slots, and must be zero.
+  // Zero the arena, because the padding between the gradients has moved with the slots and must be zero.
   memory.zero(0, plan.arena_bytes);
   ++plan_changes;
 }

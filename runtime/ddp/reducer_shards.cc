@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// These functions let a rank update its shard of the weights between two steps, and send the weights to all ranks.
+// The functions in this file let a rank update its shard of the weights between two steps, and send the new weights to
+// all ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,7 +80,7 @@ bool Reducer::Impl::is_step_over() const {
   }
 }
 
-// Fails the group, because the other ranks wait for this rank's weights.
+// Fails the group on every rank, because the other ranks wait for this rank's updated weights.
 void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
   failure = std::current_exception();
   if (group->size() == 1) return;

@@ -12,8 +12,8 @@ std::int64_t StepClock::begin() {
   return stop.word(*group_);
 }
 
-// The launcher learns of the step before the ranks agree to stop, so the launcher's message about the stop counts
-// the step.
+// Before the ranks agree to stop, tells the launcher that the step has ended, so that the launcher's message about the
+// stop counts the step.
 void StepClock::end(std::int64_t words) {
   CoordinatedStop& stop = *group_->internals().coordinated_stop();
   stop.step_ended(step_++);

@@ -59,7 +59,8 @@ trace::StepRecord StepMarks::times(const Step& step) const {
 }
 
 void StepMarks::resolve() {
-  // The compute stream waits for every bucket before it reaches the last mark.
+  // When the device has reached a step's last mark, kEnd, all marks of the step are reached, because the compute stream
+  // waits for every bucket before kEnd.
   while (!pending_.empty() && runtime_.reached(pending_.front().marks[kEnd].get())) {
     last_ = times(pending_.front());
     trace::keep_step(last_, true);

@@ -67,10 +67,12 @@ void Trainer::refuse_live_gradients(std::string_view where) const {
 }
 
 void Trainer::begin_forward(std::optional<std::int64_t> weight) {
-  // An exception that the program caught in the last step is not the cause of later failures.
+  // Forget an exception that the program caught in the last step, because this exception is not the cause of
+  // later failures.
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
-  // A weight that set_weight() gave before this forward stays. The forward's rows replace any other weight.
+  // A weight that set_weight() gave before this forward stays the weight of the micro-batch. The forward's rows replace
+  // any other weight.
   weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
   if (!weight_is_ahead_) {
     if (weight_is_given_ && !weight_is_spent_) tell_of_replaced_weight();
@@ -139,7 +141,8 @@ void Trainer::begin(bool is_alone) {
     if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
     reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
   }
-  // From here on give_up() gives up this step. Marking the unused parameters may launch the first buckets at once.
+  // Set in_step_ before the unused parameters are marked, because a mark may launch the first buckets, and an engine
+  // that calls give_up() must give up this step.
   begun_ = clock_->step();
   in_step_ = true;
   for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
@@ -191,7 +194,8 @@ void Trainer::close() {
   if (!is_synchronized_) return;
   if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
-  // Take the versions before the program's optimizer changes them: tell_of_accumulation() compares the versions.
+  // Read the parameters' versions before the program's optimizer changes the parameters, because tell_of_accumulation()
+  // compares the versions.
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
 }
@@ -252,7 +256,8 @@ void Trainer::tell_of_lost_backward() noexcept {
   failure_.tell();
 }
 
-// give_up() tells the kept failure first, because the Reducer's text does not name the place of the failure.
+// First tells the other ranks of the kept failure, whose text names the place of the failure; the Reducer's text does
+// not name the place.
 void Trainer::give_up() noexcept {
   failure_.tell();
   losses_.forget(step());

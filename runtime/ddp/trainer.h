@@ -156,7 +156,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // no_sync(), if gradients are not cleared, or if set_weight() has given one weight for the whole step.
   std::vector<MicroBatch> begin_micro_batches(std::int64_t rows);
   void begin_micro_batch(const MicroBatch& micro_batch);
-  // Returns the fixed micro-batch that began last, or nullopt after its close().
+  // Returns the fixed micro-batch that began last, or nullopt after close().
   const std::optional<MicroBatch>& micro_batch() const { return micro_batch_; }
   void end_micro_batch() { micro_batch_.reset(); }
   // Throws InvalidArgument if `rows` is not the number of rows that this rank's fixed micro-batches have in a step of
@@ -230,7 +230,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::optional<MicroBatch> micro_batch_;
   std::int64_t step_rows_ = 0;  // the number of rows of this rank's micro-batches
   // The steps in fixed micro-batches whose global batch is not known yet, each with its number and this rank's number
-  // of rows. On a device a few steps wait in dealt_.
+  // of rows. On a device dealt_ holds a few steps, because a global batch is known some steps later.
   std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
   bool weights_are_told_ = false;  // whether set_weight() gave weights in the step's micro-batches
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // tree_exchange() returns a communication hook that combines the ranks' sums of fixed micro-batches in the order of the
-// tree. The hook is for groups whose own all-reduce adds up the ranks in another order.
+// tree in plan/micro_batch_tree.h. The hook is for groups whose own all-reduce does not add in the order of the tree.
 //
 // Each rank has some whole nodes of the tree, whose micro-batches all belong to the rank; the sums of the nodes are the
-// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding, which no rank reads.
+// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding for the missing rows, which no
+// rank reads.
 //
 // A bucket's all-gather starts when the next bucket starts, so that each all-gather has the same place among the
 // collectives on every rank. The last bucket's all-gather starts at once. Before a bucket's all-gather the host, or on
@@ -18,7 +19,7 @@
 
 namespace lockstep {
 
-// Returns a hook for buckets in the arena of `sums`. `sums` must outlive the hook.
+// Returns a hook that sums the buckets in the arena of `sums`. `sums` must outlive the hook.
 CommHook tree_exchange(const MicroBatchSums& sums, int world);
 
 }  // namespace lockstep

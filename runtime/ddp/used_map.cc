@@ -8,8 +8,8 @@
 namespace lockstep {
 namespace {
 
-// The value of each Use. The values of Use::without_rows of any number of ranks add up to far less than the value
-// of Use::with_rows.
+// The number for each Use. The numbers for Use::without_rows of any number of ranks add up to far less than the number
+// for Use::with_rows.
 constexpr float kValues[] = {0.0f, std::numeric_limits<float>::min(), 1.0f};
 
 void write_values(std::span<const Use> used, float* map) {
@@ -20,7 +20,8 @@ void write_values(std::span<const Use> used, float* map) {
 
 UsedMap::UsedMap(GradientMemory& memory, std::size_t parameters) : memory_(memory), sums_(parameters, 0.0f) {}
 
-// Returns a Copy whose memory the device no longer uses: the host may be steps ahead of the device.
+// Returns a Copy whose memory the device no longer uses. The device may still use other Copies, because the host may be
+// some steps ahead of the device.
 UsedMap::Copy& UsedMap::unused(std::vector<Copy>& copies) {
   const auto rests = [](const Copy& copy) { return copy.done.reached(); };
   const auto found = std::find_if(copies.begin(), copies.end(), rests);

@@ -6,8 +6,8 @@
 // global batch would not have seen such a use. A use without rows travels as the smallest normal float, which a use
 // with rows outweighs.
 //
-// On a device the map is copied to and from the arena through pinned memory, in the order of the compute stream. Only
-// at() waits.
+// On a device the UsedMap is copied to and from the arena through pinned memory, in the order of the compute stream.
+// Only at() waits.
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws DeviceError.
 #pragma once
@@ -27,9 +27,9 @@ class UsedMap {
   // `memory` must outlive this object.
   UsedMap(GradientMemory& memory, std::size_t parameters);
 
-  // Writes this rank's use of each parameter to `offset` in the arena, before the reduction.
+  // Writes this rank's use of each parameter to the arena at `offset`, before the ranks sum the gradients.
   void write(std::size_t offset, std::span<const Use> used);
-  // Fetches the sums from `offset` in the arena, after the reduction.
+  // Fetches the ranks' sums from the arena at `offset`, after the ranks have summed the gradients.
   void read(std::size_t offset);
   // Returns whether some rank used the parameter, according to the sums of the last read(). `divisor` is the number by
   // which the sums were divided, or 0 if the sums were not divided. On a device at() blocks the host until the sums

@@ -22,8 +22,8 @@ struct StepContext {
 };
 
 // Returns call(). If call() throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with the
-// step and the bucket in the cause. The new error's message is "step 3, bucket 1 of 4: " and the old message. Any other
-// error passes unchanged. `place` returns a StepContext.
+// step and the bucket in the cause. The new error's message is like "step 3, bucket 1 of 4: <cause>". Any other error
+// passes unchanged. `place` returns a StepContext.
 template <typename Place, typename Call>
 auto with_step_context(Place place, Call call) {
   try {

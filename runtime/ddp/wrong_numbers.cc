@@ -27,7 +27,7 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
   if (begins) trace::keep_finding(finding);
   const std::string text = trace::describe(finding);
   if (reaction_ == NotFinite::raise) raise(text);
-  // Log ever more rarely, because a loss scaler causes an infinity now and then.
+  // Log only the first, second, fourth, eighth ... occurrence, because a loss scaler causes an infinity now and then.
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
       "Reducer: {}{}. The earliest such warning of all ranks is the origin. not_finite = NotFinite::raise stops the "

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// Returns a list with an entry per option, then an entry per parameter.
+// Returns a list that has an entry for each option, followed by an entry for each parameter.
 std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span<const ComparedOption> options) {
   std::vector<std::string> list;
   for (const ComparedOption& option : options) list.push_back(option.value);
@@ -25,7 +25,7 @@ std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span
   return list;
 }
 
-// Groups the ranks by value, the lowest rank's group first.
+// Returns the ranks grouped by their value; the groups are ordered by each group's lowest rank.
 std::vector<std::vector<int>> group_by_value(std::span<const std::string> values) {
   std::map<std::string_view, std::size_t> seen;
   std::vector<std::vector<int>> groups;
@@ -71,14 +71,15 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
                         std::span<const ComparedOption> options, std::string_view remedy) {
   if (group.size() == 1) return;
   const std::string packed = write_texts(list_of(specs, options));
-  // The lists travel by collectives, which name at once a rank that left instead of arriving here.
+  // Exchange the texts with collectives, because a collective fails at once, with an error that names the rank, if a
+  // rank leaves without calling compare_parameters().
   const auto gather = [&](const std::string& text) {
     return comm::within_call("Reducer()", [&] { return all_gather_text(group, text); });
   };
   const auto groups = group_by_value(gather(fmt::format("{:016x}", hash64(packed))));
   if (groups.size() == 1) return;
 
-  // One rank of each group sends its whole list.
+  // The lowest rank of each group sends its whole list, which is equal on all ranks of the group.
   const bool tells = std::any_of(groups.begin(), groups.end(),
                                  [&](const std::vector<int>& ranks) { return ranks.front() == group.rank(); });
   const std::vector<std::string> told = gather(tells ? packed : "");
@@ -89,8 +90,8 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
     for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = list;
   }
   const std::string difference = first_difference(options, lists);
-  // throw_disagreement() waits for all ranks: a rank that threw at once would destroy its group while other ranks
-  // still gather.
+  // Throw with throw_disagreement(), which waits for all ranks: a rank that threw at once would destroy its group while
+  // other ranks still gather.
   comm::throw_disagreement(
       group, fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
                          "with its parameters in the same order and the same options, on every rank{}{}",

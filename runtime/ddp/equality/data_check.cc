@@ -15,7 +15,8 @@
 namespace lockstep {
 namespace {
 
-// The number of words of a rank: the model's number, the count of the data's numbers, and the data's numbers.
+// The number of 64-bit words that a rank compares: the model's number, the count of the data's numbers, and the
+// data's numbers.
 constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
 std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
@@ -30,8 +31,8 @@ std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
   return words;
 }
 
-// Returns a text of the ranks' values of a word, or an empty text if all values are equal. `all` has kWords words of
-// each rank.
+// Returns a text that lists the ranks' values of the word with index `word`, or an empty text if all values are equal.
+// `all` has kWords words of each rank.
 std::string difference(std::span<const std::uint64_t> all, std::size_t word) {
   std::vector<std::string> values;
   for (std::size_t at = word; at < all.size(); at += kWords) values.push_back(fmt::format("{}", all[at]));

@@ -41,8 +41,8 @@ StepNote DivergenceCheck::note(std::int64_t step) {
   return note;
 }
 
-// All ranks must decide alike in judge(), so a rank decides only by the sum of all ranks' notes and by the results of
-// earlier notes.
+// All ranks must decide alike in judge(), so a rank decides only by `noted`, which is equal on all ranks, and by the
+// results of earlier calls.
 void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;
@@ -55,8 +55,8 @@ void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
 void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   const Replica::State state = replica_.state();
   const ReplicaComparison comparison = compare_replicas(*group_, state.buffers);
-  // On a device the notes of the steps up to `step` are still on their way. These notes were written before this
-  // comparison, so judge() skips them.
+  // On a device the StepNotes of the steps up to `step` may not have arrived yet. StepNotes up to `step` were written
+  // before this comparison, so judge() skips these StepNotes.
   judged_ = step + 1;
   if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
   if (++equal_comparisons_ == kManyComparisons) {
@@ -77,7 +77,8 @@ void DivergenceCheck::see_equal(std::int64_t step) {
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  // If the group has only two replicas, nobody knows which replica is wrong.
+  // The finding names a rank only if there are more than two replicas, because of two replicas nobody knows which
+  // replica is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
   trace::keep_finding({.kind = trace::FindingKind::apart,
                        .rank = comm::job_rank(group_->roster(), rank),

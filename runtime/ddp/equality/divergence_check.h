@@ -8,8 +8,8 @@
 // another way, the run continues, and every rank counts its writes from 0 again.
 //
 // A tensor's count of writes is Tensor::version() or, with LibTorch, Tensor::_version(). A write that the tensor does
-// not count is found by the next digest. On a device the ranks read a step's note two steps later, so the ranks do not
-// find differences of a run's last two steps.
+// not count is found by the next digest. On a device the ranks read a step's StepNote two steps later, so the ranks do
+// not find differences of a run's last two steps.
 //
 // Threads: only the Reducer's thread calls this class.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_numbers() gathers a few numbers from every rank on every rank.
+// gather_numbers() sends a few numbers of each rank to all ranks.
 #pragma once
 
 #include <cstdint>

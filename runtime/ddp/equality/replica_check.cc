@@ -18,9 +18,9 @@
 namespace lockstep {
 namespace {
 
-// The number of bytes that are copied from a device at once.
+// The number of bytes that are copied from a device to the host at once.
 constexpr std::size_t kPiece = 4 << 20;
-// The time limit of a copy from a device, because a failed device never ends a copy.
+// The time limit of a copy from a device. A limit is needed because a failed device never ends a copy.
 constexpr std::chrono::minutes kCopyPatience{5};
 
 std::uint64_t hash_on_device(const BufferView& value, StreamView stream, std::uint64_t seed) {
@@ -56,7 +56,7 @@ std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, St
 std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
 
 // Returns the ranks whose value differs from the value that most ranks have. If several values are equally frequent,
-// the value of the lowest rank counts.
+// the value of the lowest rank counts as the most frequent value.
 std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> votes;
   for (const std::uint64_t value : by_rank) ++votes[value];
@@ -71,7 +71,7 @@ std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   return ranks;
 }
 
-// Returns a text such as "rank 2 differs from the others".
+// Returns a text that names the ranks with an unusual value, such as "rank 2 differs from the others".
 std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
   const std::vector<int> ranks = outliers(by_rank);
   if (by_rank.size() == 2) return "ranks 0 and 1 differ";  // nobody knows which one is wrong

@@ -62,8 +62,8 @@ StepDigests::StepDigests(std::string file, std::size_t parameters)
   if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
 }
 
-// Ends a line that an earlier start could not write completely: the reader skips everything before a start's
-// first line.
+// Ends the file's last line if an earlier run of the program could not write this line completely. The reader of the
+// file skips an incomplete line if the first line of the next run follows.
 void StepDigests::end_cut_line() {
   char last = '\n';
   const off_t size = ::lseek(fd_.get(), 0, SEEK_END);

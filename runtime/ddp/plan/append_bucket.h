@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// append_bucket() appends to a BucketPlan a bucket for other data than gradients, which travels with the gradients.
+// append_bucket() appends to a BucketPlan a bucket for data that is no gradient but travels with the gradients.
 #pragma once
 
 #include "lockstep/ddp/bucket_plan.h"

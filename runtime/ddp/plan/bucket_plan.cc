@@ -72,9 +72,9 @@ void check_order(std::span<const int> order, std::size_t parameters) {
   }
 }
 
-// Returns the most bytes by which the buckets of any order can exceed their gradients. Each bucket ends with padding of
-// less than `parts` cache lines. The cap closes every bucket of a dtype, except the dtype's first bucket, which has its
-// own cap, and the dtype's last bucket.
+// Returns the largest number of bytes of padding that the buckets can have, in any order of the parameters. Each bucket
+// ends with padding of less than `parts` cache lines. A bucket is full when its bytes reach the cap. Only the first
+// bucket of a dtype, which has its own cap, and the last bucket of a dtype can be smaller than the cap.
 std::size_t most_padding(std::span<const ParameterSpec> specs, const BucketOptions& options) {
   struct OfDtype {
     std::size_t parameters = 0;
@@ -96,7 +96,7 @@ std::size_t padded(std::size_t bytes, int parts) {
   return (bytes + lines - 1) / lines * lines;
 }
 
-// A Group is a bucket whose place in the arena is not known yet.
+// Group is a bucket whose place in the arena is not known yet.
 struct Group {
   std::vector<int> parameters;
   std::size_t bytes = 0;

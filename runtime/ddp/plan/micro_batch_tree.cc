@@ -29,8 +29,8 @@ bool matches(int micro_batches, int world, MicroBatchRange node, MicroBatchRange
          matches(micro_batches, world, {middle, node.end}, {middle_rank, ranks.end});
 }
 
-// Adds to `merges`, for each micro-batch of the node, the number of inner nodes within the node that end with
-// this micro-batch.
+// For each micro-batch of `node`, adds to the micro-batch's element of `merges` the number of inner nodes within
+// `node`, including `node`, that end with the micro-batch.
 void count_merges(MicroBatchRange node, MicroBatchRange run, std::vector<int>& merges) {
   if (node.count() < 2) return;
   const int middle = right_child(node);
@@ -61,8 +61,8 @@ std::vector<int> merges_of(int micro_batches, MicroBatchRange run) {
   return merges;
 }
 
-// The number of merges after a whole node is the number of inner nodes of the tree that end with the node's last
-// micro-batch, without the inner nodes within the node.
+// The number of merges after a whole node is the number of the tree's inner nodes that end with the whole node's last
+// micro-batch, without the inner nodes that lie within the whole node.
 NodeOrder order_of_nodes(int micro_batches, int world) {
   const std::vector<int> all = merges_of(micro_batches, {0, micro_batches});
   std::vector<std::vector<MicroBatchRange>> nodes;

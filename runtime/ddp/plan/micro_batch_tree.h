@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// These functions describe the tree in which the gradients of fixed micro-batches are added up. The tree depends only
-// on the number of micro-batches.
+// The functions in this file describe the tree in which the gradients of fixed micro-batches are added up. The tree
+// depends only on the number of micro-batches.
 //
-// A node covers micro-batches [begin, end). The left child of a node of n micro-batches covers the first p of
-// these micro-batches, where p is the largest power of two below n, as in comm/reduction.h. An inner node adds up
-// its two children.
+// A node covers micro-batches [begin, end). The left child of a node of n micro-batches covers the first p of these
+// micro-batches, where p is the largest power of two below n, as in comm/reduction.h. An inner node is the sum of its
+// two children.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ std::vector<MicroBatchRange> whole_nodes(int micro_batches, MicroBatchRange run)
 // order of the tree.
 bool is_tree_of_ranks(int micro_batches, int world);
 
-// Returns the order in which a rank adds up its micro-batches, as a number `merges[i]` for each micro-batch i of `run`.
-// After micro-batch i the newest `merges[i]` kept sums are added to the micro-batch's gradients, newest first; each
-// added sum is the left sibling of the sum so far. The resulting sum is kept.
+// Returns the order in which a rank adds up its micro-batches `run`, as a number `merges[i]` for each micro-batch i of
+// `run`. After micro-batch i the newest `merges[i]` kept sums are added to the micro-batch's gradients, newest first;
+// each added sum is the left sibling of the sum so far. The resulting sum is kept.
 std::vector<int> merges_of(int micro_batches, MicroBatchRange run);
 
 // NodeOrder is the order in which the whole nodes of all ranks are added up, in the form that DeviceRuntime::sum_rows
