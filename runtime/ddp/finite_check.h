@@ -2,8 +2,8 @@
 // FiniteCheck looks for NaN and infinity in this rank's own gradients, after their last write and before the sum over
 // the ranks.
 //
-// On a device a kernel looks for NaN and infinity, queued in the compute stream after the work that writes the
-// gradients. The begin() of a later step reads the kernel's result after the device has copied the result to the host.
+// On a device a kernel looks for NaN and infinity, after the work in the compute stream that writes the gradients. The
+// begin() of a later step reads the kernel's result after the device has copied the result to the host.
 //
 // Threads: only the Reducer's thread calls this class.
 // Failure: throws DeviceError. With NotFinite::raise, a NaN or infinity throws NotFiniteGradient and fails the group on

@@ -118,7 +118,7 @@ struct Reducer::Impl {
 
   bool in_step = false;
   std::vector<Work> gathers;  // the all-gathers of the last update_shards() on a device
-  // Whether update_shards() must still update this rank's shards with the gradients of the last synchronised step.
+  // Whether update_shards() may be called, because the last synchronised step has shards that are not updated yet.
   bool has_shards = false;
   bool begun_once = false;
   bool synchronize = true;

@@ -4,7 +4,7 @@
 // A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). The numbers
 // that decide about the samples, and the model's number in the group, must be equal on all ranks. A digest of the
 // numbers that must be equal travels in the StepNote of every synchronised step. If the ranks' digests of a step
-// differ, the ranks gather the numbers, and throw a Mismatch that names the numbers that differ and the ranks.
+// differ, the ranks gather the numbers, and throw a Mismatch that names the ranks and the numbers that differ.
 //
 // Threads: only the Reducer's thread calls this class.
 #pragma once

@@ -55,8 +55,8 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
   // Returns this rank's StepNote for the begin_step() of synchronised step `step`.
   StepNote note(std::int64_t step);
   // Checks `noted`, the combined StepNote of a step. Call judge() after the finish_step() of step `step`, with
-  // Reducer::noted(). If the ranks' StepNotes differ, judge() is collective. If the ranks' replicas or data differ,
-  // judge() throws the same Mismatch on every rank. If replicas differ, the Mismatch names the ranks, the first
+  // Reducer::noted(). If the ranks' counts or digests differ, judge() is collective. If the ranks' replicas or data
+  // differ, judge() throws the same Mismatch on every rank. If replicas differ, the Mismatch names the ranks, the first
   // parameter that differs, and the steps between which the replicas came apart. If data differ, the Mismatch names the
   // data that each rank read.
   void judge(std::int64_t step, const NotedStep& noted);
