@@ -21,10 +21,10 @@ comm::GroupInternals::GroupInternals() : coordinated_stop_(std::make_shared<Coor
 
 void ProcessGroup::set_stream(StreamView stream) {
   if (stream == StreamView{device(), nullptr}) return;
-  throw InvalidArgument(fmt::format(
-      "set_stream on rank {} of {} ({}): a stream of {}, but the group computes on {}, which has none but its "
-      "default one; leave it as it is",
-      rank(), size(), backend(), stream.device.str(), device().str()));
+  throw InvalidArgument(
+      fmt::format("set_stream on rank {} of {} ({}): the stream is of {}, but the group computes on {}, which has only "
+                  "its default stream; don't set a stream for this group",
+                  rank(), size(), backend(), stream.device.str(), device().str()));
 }
 
 std::string_view name_of(ReduceOp op) {

@@ -35,13 +35,16 @@ CollectiveArgs ProcessGroupBase::args_of(OpKind kind, const ConstBufferView& inp
 void ProcessGroupBase::check_arena_bytes(std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{1} << 48;
   if (bytes <= kMost) return;
-  throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
+  throw InvalidArgument(fmt::format(
+      "allocate of {} bytes: no machine has so much memory; see whether the size came from a negative number", bytes));
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& subgroup) {
   if (!context_.make_group) {
-    throw BackendUnavailable(fmt::format(
-        "this group of backend '{}' can't make a subgroup; make the group by init_process_group", backend()));
+    throw BackendUnavailable(
+        fmt::format("this group of backend '{}' can't make a subgroup, since it does not come from init_process_group; "
+                    "make the group by init_process_group",
+                    backend()));
   }
   GroupContext own = context_;
   own.roster.clear();

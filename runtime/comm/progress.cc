@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "runtime/base/resource_limit.h"
 #include "runtime/comm/futex.h"
@@ -44,7 +46,8 @@ std::shared_ptr<ProcessDoorbell> map(int file) {
 
 struct stat status_of(int file) {
   struct stat status {};
-  if (::fstat(file, &status) != 0) throw SystemError("fstat of the bell of a process", errno);
+  if (::fstat(file, &status) != 0)
+    throw SystemError("shared memory: fstat of the page by which a process is woken", errno);
   return status;
 }
 
@@ -84,13 +87,22 @@ ProgressEngine& ProgressEngine::of_process() {
 ProgressEngine::ProgressEngine() : file_(make_file(file_error_)), bell_(map(file_ ? file_.get() : -1)) {}
 
 int ProgressEngine::bell_file() const {
-  if (!file_) throw SystemError("making a page of shared memory for the bell of this process", file_error_);
+  if (!file_)
+    throw SystemError(
+        "shared memory: can't make the page by which the other ranks of this host wake this process; raise 'ulimit -n' "
+        "or the memory limit",
+        file_error_);
   return file_.get();
 }
 
 std::shared_ptr<ProcessDoorbell> ProgressEngine::map_bell(const UniqueFd& file) {
   const struct stat status = status_of(file.get());
-  if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is not a bell");
+  if (status.st_size < static_cast<off_t>(kPage)) {
+    throw CorruptData(
+        fmt::format("shared memory: another rank sent a file of {} bytes as the page by which ranks wake its process, "
+                    "and at least {} are needed; run the same build of lockstep on all ranks",
+                    status.st_size, kPage));
+  }
   const struct stat own = status_of(bell_file());
   // Its own bell is not mapped a second time: ThreadSanitizer and the reader of a core dump then see one word, not two.
   if (own.st_dev == status.st_dev && own.st_ino == status.st_ino) return bell_;

@@ -109,7 +109,8 @@ class ProcessGroupSingle final : public comm::ProcessGroupBase {
     const std::size_t rounded = (bytes / kAlignment + 1) * kAlignment;
     void* memory = rounded > bytes ? std::aligned_alloc(kAlignment, rounded) : nullptr;
     if (memory == nullptr) {
-      throw InvalidArgument(fmt::format("allocate of {} bytes on the only rank: there is not so much memory", bytes));
+      throw InvalidArgument(fmt::format(
+          "allocate of {} bytes on the only rank: the host does not have so much memory; ask for fewer bytes", bytes));
     }
     std::memset(memory, 0, rounded);
     return {std::shared_ptr<void>(memory, &std::free), static_cast<std::byte*>(memory), bytes};

@@ -39,8 +39,10 @@ std::string unwound_text(const std::string& who, std::uint64_t last) {
 }
 
 void throw_closed(const std::string& who) {
-  throw InvalidArgument(fmt::format(
-      "{}: the group was destroyed before this work was done; wait for each work, or keep the group for longer", who));
+  throw InvalidArgument(
+      fmt::format("{}: the process group was destroyed before this operation was done; call wait() on each work first, "
+                  "or keep the group for longer",
+                  who));
 }
 
 }  // namespace lockstep::comm

@@ -138,7 +138,10 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   const std::string why_not = consensus.decide(problem, first_problem, deadline);
   if (why_not.empty()) return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), beside, hosts);
   if (context.identity.rank == 0) {
-    log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);
+    log_warn(
+        "the ranks of one host can't share memory: {}; they send each other everything over the network, which is "
+        "slower",
+        why_not);
   }
   return nullptr;
 }

@@ -48,15 +48,17 @@ namespace {
 void share_cores(const Environment& environment, int local_world_size) {
   if (const int processors = leave_openmp_place(); processors > 0) {
     log_info(
-        "environment: OpenMP (OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY) had bound this thread to a part of {} "
-        "processors; it may use them all",
+        "environment: OpenMP (OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY) had bound this thread to a part of its "
+        "{} processors; lockstep lets the thread use all of them",
         processors);
   }
   if (threads_by_variable(environment)) return;
   const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));
   if (const auto text = environment.get("OMP_NUM_THREADS")) {
-    log_warn("environment: OMP_NUM_THREADS='{}' is not a number of threads; using {}; give 1 or more, or unset it",
-             printable(*text), share);
+    log_warn(
+        "environment: OMP_NUM_THREADS='{}' is not a number of threads, so this rank uses {}; give 1 or more, or unset "
+        "it",
+        printable(*text), share);
   }
   set_intra_op_threads(share);
 }
@@ -240,7 +242,10 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   }
   warn_of_unknown_variables(environment, identity.rank);
   if (identity.rank == 0 && given.backend != "auto" && environment.has("LOCKSTEP_BACKEND")) {
-    log_warn("environment: LOCKSTEP_BACKEND has no effect: the program itself asks for backend '{}'", given.backend);
+    log_warn(
+        "environment: LOCKSTEP_BACKEND has no effect: the program itself asks for backend '{}'; unset the variable, or "
+        "let the program ask for 'auto'",
+        given.backend);
   }
   trace::open_trace({.rank = identity.rank,
                      .world_size = identity.world_size,

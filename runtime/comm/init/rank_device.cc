@@ -41,7 +41,7 @@ DeviceId rank_device(const InitSettings& settings, const rendezvous::Identity& i
   if (identity.local_world_size <= gpus.count) {
     throw BackendUnavailable(fmt::format(
         "init_process_group: device 'cuda' was asked for: local rank {} takes cuda:{}, and this process sees {} GPUs; "
-        "look at LOCAL_RANK and CUDA_VISIBLE_DEVICES, or name the device (device = \"cuda:0\")",
+        "correct LOCAL_RANK or CUDA_VISIBLE_DEVICES, or name the device (device = \"cuda:0\")",
         identity.local_rank, identity.local_rank, gpus.count));
   }
   throw BackendUnavailable(fmt::format(

@@ -42,10 +42,10 @@ std::chrono::milliseconds hang_timeout(const Environment& environment) {
   const auto timeout =
       std::chrono::ceil<std::chrono::milliseconds>(parse_timeout(text, "environment: LOCKSTEP_HANG_TIMEOUT"));
   if (timeout >= membership::kLeastHang) return timeout;
-  throw InvalidArgument(fmt::format(
-      "environment: LOCKSTEP_HANG_TIMEOUT='{}' is too short to tell who moves: ranks say where they are every 0.5 s; "
-      "give {} seconds or more, or off",
-      printable(text), std::chrono::duration<double>(membership::kLeastHang).count()));
+  throw InvalidArgument(
+      fmt::format("environment: LOCKSTEP_HANG_TIMEOUT='{}' is too short, since ranks report their progress only every "
+                  "0.5 s; give {} seconds or more, or off",
+                  printable(text), std::chrono::duration<double>(membership::kLeastHang).count()));
 }
 
 net::HostPort relay_at(const std::string& text) {
@@ -53,8 +53,8 @@ net::HostPort relay_at(const std::string& text) {
     return net::parse_host_port(text);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_MEMBERSHIP: {}; `lockstep run` sets it for its ranks; "
-                    "unset it elsewhere",
+        fmt::format("environment: LOCKSTEP_MEMBERSHIP: {}; only `lockstep run` sets this variable, for its ranks; "
+                    "unset it if you start the ranks in another way",
                     error.what()));
   }
 }
@@ -65,8 +65,10 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   InitSettings settings;
   if (options.timeout) {
     if (options.timeout->count() <= 0) {
-      throw InvalidArgument(fmt::format("init_process_group: timeout of {} s was passed; it must be above 0",
-                                        std::chrono::duration<double>(*options.timeout).count()));
+      throw InvalidArgument(
+          fmt::format("init_process_group: timeout of {} s was passed; it must be above 0: give one such as "
+                      "std::chrono::seconds(60)",
+                      std::chrono::duration<double>(*options.timeout).count()));
     }
     settings.timeout = *options.timeout;
   } else if (const auto text = environment.get("LOCKSTEP_TIMEOUT")) {

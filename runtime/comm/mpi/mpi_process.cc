@@ -79,7 +79,10 @@ void wait_for_end(MpiThread& self) REQUIRES(self.mutex) {
   const Deadline patience = Deadline::after(kFinalizePatience);
   while (!self.ended) {
     if (self.changed.wait_until(self.mutex, patience)) continue;
-    log_warn("MPI_Finalize has not returned, {}; the process ends without it", patience.progress());
+    log_warn(
+        "backend 'mpi': MPI_Finalize has not returned, {}; this process ends without it: see whether another rank "
+        "still runs",
+        patience.progress());
     return;
   }
 }
@@ -104,8 +107,8 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
     MutexLock lock(self.mutex);
     if (self.busy) {
       throw BackendUnavailable(
-          "backend 'mpi': this process has a group of it already, and MPI serves one at a time; destroy that one "
-          "first, or use backend 'tcp'");
+          "backend 'mpi': this process already has a group of this backend, and MPI serves one group at a time; "
+          "destroy that group first, or use backend 'tcp'");
     }
     if (!self.running) {
       start_quiet_thread(&serve, "lockstep-mpi").detach();
@@ -151,12 +154,14 @@ void start_mpi(int rank, int world_size) {
     int level = 0;
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
     if (const auto problem = mpi_error(code, "MPI_Init_thread"); !problem.empty()) {
-      throw BackendUnavailable(fmt::format("backend 'mpi': {}; see what mpirun says", problem));
+      throw BackendUnavailable(
+          fmt::format("backend 'mpi': MPI did not start: {}; look at the output of mpirun", problem));
     }
     if (level < MPI_THREAD_SERIALIZED) {
-      throw BackendUnavailable(fmt::format(
-          "backend 'mpi': this MPI gives thread level {}, and must give {}; install an MPI that is built with threads",
-          level, int{MPI_THREAD_SERIALIZED}));
+      throw BackendUnavailable(
+          fmt::format("backend 'mpi': this MPI gives thread level {}, and lockstep needs {} (MPI_THREAD_SERIALIZED); "
+                      "install an MPI that is built with threads",
+                      level, int{MPI_THREAD_SERIALIZED}));
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
@@ -166,8 +171,8 @@ void start_mpi(int rank, int world_size) {
   MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
   if (mpi_rank == rank && mpi_size == world_size) return;
   throw Mismatch(
-      fmt::format("backend 'mpi': MPI says this is rank {} of {}, and this process is rank {} of {}; start all "
-                  "ranks with one mpirun, and set no RANK and WORLD_SIZE",
+      fmt::format("backend 'mpi': MPI says this is rank {} of {}, but the program or its environment says rank {} of "
+                  "{}; start all ranks with one mpirun, and set no RANK and WORLD_SIZE",
                   mpi_rank, mpi_size, rank, world_size));
 }
 

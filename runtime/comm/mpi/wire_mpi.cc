@@ -60,9 +60,10 @@ void WireMpi::start_and_connect(const Deadline& deadline) {
       if (done != 0) break;
       if (interrupted_.load()) throw wire::Broken("interrupted");
       if (deadline.expired()) {
-        throw Timeout(fmt::format(
-            "backend 'mpi': rank {} waited for all ranks to make a communicator, {}; see the other ranks' output",
-            rank_, deadline.progress()));
+        throw Timeout(
+            fmt::format("backend 'mpi': rank {} timed out while it waited for all ranks to make a communicator, {}; "
+                        "look at the other ranks' output",
+                        rank_, deadline.progress()));
       }
       nap();
     }

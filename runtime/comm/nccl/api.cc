@@ -43,13 +43,13 @@ int checked_version(const cuda::ForeignLibrary& library) {
   const decltype(&ncclGetVersion) get_version = library.need("ncclGetVersion");
   int version = 0;
   if (const auto result = get_version(&version); result != ncclSuccess) {
-    throw BackendUnavailable(fmt::format("nccl: {} does not say its version: error {}; {}", library.path(),
-                                         static_cast<int>(result), kRemedy));
+    throw BackendUnavailable(fmt::format("nccl: ncclGetVersion of the library {} failed with error {}; {}",
+                                         library.path(), static_cast<int>(result), kRemedy));
   }
   if (version < kOldestVersion) {
     throw BackendUnavailable(
-        fmt::format("nccl: {} is NCCL {}, and {} or newer is needed: an abort by an older one frees what a call of "
-                    "another thread still uses; {}",
+        fmt::format("nccl: the library {} is NCCL {}, and {} or newer is needed, since an older NCCL's abort frees "
+                    "what a call of another thread still uses; {}",
                     library.path(), version_text(version), version_text(kOldestVersion), kRemedy));
   }
   return version;

@@ -28,8 +28,10 @@ std::shared_ptr<void> released_behind_device(const std::weak_ptr<NcclEngine>& en
               return;
             }
             if (const auto alive = engine.lock(); alive && alive->device_is_stuck()) {
-              log_warn("nccl: this process keeps memory on {}, since the kernels that use it have not ended",
-                       device.str());
+              log_warn(
+                  "nccl: this process keeps an arena's memory on {}, since the kernels that use the memory have not "
+                  "ended; end the process to free it",
+                  device.str());
               static_cast<void>(new std::function<void()>(std::move(release)));  // it holds what may not go back
               return;
             }
@@ -165,7 +167,10 @@ void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t by
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", group.roster()[r].describe(), problems[r]);
   }
   if (reasons.empty()) return own->handle;
-  log_warn("nccl: {} bytes are not registered with NCCL, so it copies them once more on its way: {}", bytes, reasons);
+  log_warn(
+      "nccl: an arena of {} bytes could not be registered with NCCL, which now copies its data once more in each "
+      "collective: {}",
+      bytes, reasons);
   if (own->handle != nullptr) {
     engine_.call_nccl("the end of a registration", [handle = own->handle](const LaunchContext& context) {
       context.communicator->deregister(handle);

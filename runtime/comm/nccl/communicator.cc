@@ -33,7 +33,9 @@ void Communicator::begin(const ncclUniqueId& id) {
 ncclComm_t Communicator::get() const {
   const ncclComm_t comm = comm_;
   if (comm == nullptr)
-    throw Error("nccl: the communicator has ended, or its group failed: see the group's first error");
+    throw Error(
+        "nccl: the group's communicator can't be used any more, because the group has ended or failed; look at the "
+        "group's first error");
   return comm;
 }
 

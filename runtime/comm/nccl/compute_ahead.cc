@@ -31,7 +31,10 @@ ComputeAhead::ComputeAhead(DeviceRuntime& runtime, DeviceId device, std::vector<
       }
     });
   } catch (const SystemError& error) {
-    log_warn("nccl: no thread to see when the program's kernels on {} end: {}", device.str(), error.what());
+    log_warn(
+        "nccl: no thread could be started to see when the program's kernels on {} end: {}; the abort of the group does "
+        "not wait for these kernels; raise 'ulimit -u'",
+        device.str(), error.what());
     ended_ = true;
   }
 }

@@ -42,7 +42,8 @@ ncclUniqueId exchange_id(GroupCore& core, const Deadline& deadline) {
   const std::string bytes = core.context.store->get(kIdKey, deadline);
   if (bytes.size() != sizeof(id.internal)) {
     throw CorruptData(
-        fmt::format("nccl: the store's '{}' has {} bytes, an id has {}; run one version of lockstep on every host",
+        fmt::format("nccl: rank 0's NCCL id at the store's key '{}' has {} bytes, and this rank wants {}; run one "
+                    "version of lockstep on every host",
                     kIdKey, bytes.size(), sizeof(id.internal)));
   }
   std::memcpy(id.internal, bytes.data(), bytes.size());
@@ -84,7 +85,7 @@ void connect(GroupCore& core, const Deadline& deadline) {
     }
     core.failure.check();
     throw BackendUnavailable(fmt::format(
-        "nccl: {} can't make its communicator (NCCL {}, {}): {}{}; NCCL_DEBUG=WARN says more", core.own_name(),
+        "nccl: {} can't make its communicator (NCCL {}, {}): {}{}; set NCCL_DEBUG=WARN to read more", core.own_name(),
         version_text(core.api.version), core.api.library.path(), problem.what(), missing_beside()));
   }
 }

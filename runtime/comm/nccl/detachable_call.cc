@@ -120,12 +120,14 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     comm::ActiveTimeout patience(kReleasePatience);
     while (!call.wait(patience.next())) {
       if (!patience.over()) continue;
-      log_info("nccl: memory on {} is freed when the kernels there have ended", device.str());
+      log_info("nccl: kernels on {} still run, so lockstep frees the memory of the group there when they have ended",
+               device.str());
       return;
     }
     if (const auto error = call.error()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
-    log_warn("nccl: this process keeps memory on {}, which it failed to free: {}", device.str(), error.what());
+    log_warn("nccl: this process could not free memory on {}, and keeps it: {}; end the process to free it",
+             device.str(), error.what());
   }
 }
 

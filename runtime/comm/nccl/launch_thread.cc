@@ -146,7 +146,9 @@ LaunchThread::~LaunchThread() {
   // Without the lock, which the thread needs to see that it is stopped. A thread that is left behind holds its State.
   for (comm::ActiveTimeout patience(kEndPatience); !thread_.wait(patience.next());) {
     if (!patience.over()) continue;
-    log_error("nccl: a call of NCCL has not returned, so its thread is left behind; see whether nvidia-smi answers");
+    log_error(
+        "nccl: a call of NCCL by this process has not returned, so lockstep ends without the call's thread; see "
+        "whether nvidia-smi answers");
     return;
   }
 }

@@ -259,8 +259,9 @@ void NcclEngine::wait_on(PendingCall& call, StreamView stream, const Deadline& d
   if (stream.device != core_.context.device) {
     // Host code comes behind it, so the host waits.
     if (stream.device.kind == DeviceKind::cpu) return wait_for(call, deadline);
-    throw InvalidArgument(fmt::format("wait_on on {}: a stream of {}, but the group computes on {}", own_name(),
-                                      stream.device.str(), core_.context.device.str()));
+    throw InvalidArgument(fmt::format(
+        "wait_on on {}: the stream is of {}, but the group computes on {}; give a stream of the group's device",
+        own_name(), stream.device.str(), core_.context.device.str()));
   }
   core_.runtime.check_not_captured("wait_on", stream);
   // The host writes the result: no stream can wait for that.
@@ -337,7 +338,10 @@ void NcclEngine::end_in_order() {
     ask_who_is_lost();
     if (!patience && core_.failure.happened()) patience.emplace(3 * core_.options.abort_patience);
     if (!patience || !patience->over()) continue;
-    log_error("nccl: a call of NCCL has not returned on {}, so its thread is left behind", own_name());
+    log_error(
+        "nccl: a call of NCCL has not returned on {}, so lockstep ends the group without the call's thread; see "
+        "whether nvidia-smi answers",
+        own_name());
     return;
   }
   try {
@@ -396,7 +400,10 @@ void NcclEngine::close() {
   close_as({});
   if (!core_.failure.happened() || thrown_.load(std::memory_order_relaxed)) return;
   // Nobody is left to throw it to.
-  log_warn("nccl: the group of {} has not ended in order: {}", own_name(), core_.failure.known().text);
+  log_warn(
+      "nccl: the group of {} has not ended in order: {}; look at the other ranks' output, and don't trust results that "
+      "were not waited for",
+      own_name(), core_.failure.known().text);
 }
 
 void NcclEngine::close_unwinding() { close_as(comm::unwound_text(own_name(), last())); }

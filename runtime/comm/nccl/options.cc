@@ -27,19 +27,20 @@ Options options_of(const Environment& environment) {
     const auto seconds = parse_int(*text);
     options.watchdog = *text != "off";
     if (options.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
-      throw InvalidArgument(fmt::format(
-          "environment: LOCKSTEP_FAILURE_WATCHDOG='{}'; give the seconds after which a process whose GPU can't be "
-          "aborted is ended, 1 to 3600 (5 is the default), or 'off'",
-          *text));
+      throw InvalidArgument(
+          fmt::format("environment: LOCKSTEP_FAILURE_WATCHDOG='{}' is not a number of seconds from 1 to 3600; give the "
+                      "seconds after which a process whose GPU can't be aborted is ended (5 is the default), or 'off'",
+                      *text));
     }
     if (options.watchdog) options.abort_patience = std::chrono::seconds(*seconds);
   }
   if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
     const auto value = parse_int(*text);
     if (!value || *value < 1 || *value > 64) {
-      throw InvalidArgument(fmt::format(
-          "environment: LOCKSTEP_NCCL_MAX_CTAS='{}'; give the most multiprocessors that a collective may take, 1 to 64",
-          *text));
+      throw InvalidArgument(
+          fmt::format("environment: LOCKSTEP_NCCL_MAX_CTAS='{}' is not a number from 1 to 64; give the most "
+                      "multiprocessors that a collective may take",
+                      *text));
     }
     options.max_ctas = static_cast<int>(*value);
   }

@@ -37,8 +37,7 @@ void ProcessGroupNccl::check_place(std::string_view operation, const ConstBuffer
   if (place == buffer.device) return;
   throw InvalidArgument(
       fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, and its memory is {}; give memory of "
-                  "that device, or "
-                  "say where it is",
+                  "that device, or pass the device on which the memory is",
                   operation, rank(), size(), buffer.device.str(),
                   place.kind == DeviceKind::cpu ? "the host's" : "on " + place.str()));
 }
@@ -46,8 +45,8 @@ void ProcessGroupNccl::check_place(std::string_view operation, const ConstBuffer
 void ProcessGroupNccl::check_program_order(std::string_view operation, int peer, int tag) const {
   if (tag != 0) {
     throw InvalidArgument(
-        fmt::format("{} on rank {} of {} (nccl): tag {}, but NCCL knows no tags and matches messages in the program's "
-                    "order; leave the tag at 0, and receive in the order in which the other rank sends",
+        fmt::format("{} on rank {} of {} (nccl): the tag is {}, but NCCL knows no tags and matches messages in the "
+                    "program's order; leave the tag at 0, and receive in the order in which the other rank sends",
                     operation, rank(), size(), tag));
   }
   if (peer == rank()) {
@@ -100,8 +99,8 @@ Arena ProcessGroupNccl::allocate(std::size_t bytes) {
 void ProcessGroupNccl::set_stream(StreamView stream) {
   if (stream.device != device()) {
     throw InvalidArgument(
-        fmt::format("set_stream on rank {} of {} (nccl): a stream of {}, but the group computes on {}; "
-                    "give it a stream of its device",
+        fmt::format("set_stream on rank {} of {} (nccl): the stream is of {}, but the group computes on {}; give the "
+                    "group a stream of its device",
                     rank(), size(), stream.device.str(), device().str()));
   }
   stream_ = stream;

@@ -74,8 +74,10 @@ void NcclShutdown::start_abort() {
       core_.notify();
       return;
     } catch (const std::exception& error) {
-      log_error("nccl: no thread to abort the communicator of {}, so this one does it: {}", core_.own_name(),
-                error.what());
+      log_error(
+          "nccl: no thread could be started to abort the communicator of {}, so the thread that found the failure does "
+          "it: {}; raise 'ulimit -u'",
+          core_.own_name(), error.what());
     }
   }
   core_.notify();
@@ -107,7 +109,8 @@ bool NcclShutdown::abort(comm::ActiveTimeout patience) {
       device,
       [this, alive = core_.engine.lock()] {
         if (!core_.communicator.abort())
-          log_warn("nccl: the abort of {} reports an error; NCCL_DEBUG=WARN says more", core_.own_name());
+          log_warn("nccl: the abort of the communicator of {} reported an error; set NCCL_DEBUG=WARN to read more",
+                   core_.own_name());
       },
       DetachableCall::NoThread::calls_here);
   const comm::ActiveTimeout whole = patience;
@@ -116,8 +119,10 @@ bool NcclShutdown::abort(comm::ActiveTimeout patience) {
       patience = whole;
     } else if (patience.over()) {
       if (ahead.took_too_long()) {
-        log_error("nccl: what the program computes on {} before its collectives has not ended in {} s", device.str(),
-                  seconds(core_.context.timeout));
+        log_error(
+            "nccl: the program's kernels on {}, which run before its collectives, have not ended in {} s; look for a "
+            "kernel that never ends",
+            device.str(), seconds(core_.context.timeout));
       }
       end_the_process("the abort");
       return false;
@@ -139,8 +144,10 @@ void NcclShutdown::drain() {
       DetachableCall::NoThread::calls_here);
   for (comm::ActiveTimeout patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
     if (!patience.over()) continue;
-    log_warn("nccl: after the abort of {}: a call of the GPU's driver has not returned on {}", core_.own_name(),
-             core_.context.device.str());
+    log_warn(
+        "nccl: after the abort of the group of {}, a call of the GPU's driver has not returned on {}; see whether "
+        "nvidia-smi answers",
+        core_.own_name(), core_.context.device.str());
     return;
   }
   warn_of(core_, "after the abort", call.error());
@@ -148,17 +155,22 @@ void NcclShutdown::drain() {
 
 void NcclShutdown::end_the_process(const char* what) {
   log_error(
-      "nccl: {} of {} has not returned in {} s; see whether nvidia-smi answers. What the group did, and what follows:",
+      "nccl: {} of {} has not returned in {} s; see whether nvidia-smi answers. The next lines say what the group did, "
+      "and what follows",
       what, core_.own_name(), seconds(core_.options.abort_patience));
   if (core_.failure.happened()) log_error("nccl: the group had failed: {}", core_.failure.known().text);
   for (const std::string& line : core_.calls.flight_record().lines()) log_error("nccl: flight record: {}", line);
   if (core_.options.watchdog) {
-    log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it continue",
-              kExitAbortBlocked);
+    log_error(
+        "nccl: this process ends with exit code {}, since its GPU does not answer; set LOCKSTEP_FAILURE_WATCHDOG=off "
+        "to let such a process continue",
+        kExitAbortBlocked);
     flush_stderr();
     ::_exit(kExitAbortBlocked);
   }
-  log_error("nccl: the process continues, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
+  log_error(
+      "nccl: the process continues (LOCKSTEP_FAILURE_WATCHDOG=off), with a GPU that may never come free; save what you "
+      "need, and end the process");
   device_is_stuck_.store(true, std::memory_order_release);
   core_.notify();
 }
@@ -187,7 +199,7 @@ void NcclShutdown::end() {
   const bool all_left = wait_for_goodbyes();
   core_.failure.check();
   if (!all_left) {
-    log_info("nccl: {} does not wait any longer for the others to leave, and aborts its communicator",
+    log_info("nccl: {} no longer waits for the other ranks to leave the group, and aborts its own communicator",
              core_.own_name());
     scope_.say_aborted();
     abort_now();
@@ -242,13 +254,15 @@ void NcclShutdown::destroy() {
     if (since_failure && since_failure->over()) return end_the_process("ncclCommDestroy");
     if (patience.over() && !std::exchange(said, true)) {
       log_warn(
-          "nccl: ncclCommDestroy of {} has not returned in {} s; it waits for the other ranks of its host, and for "
-          "what runs on {}",
+          "nccl: ncclCommDestroy of {} has not returned in {} s; it waits for the other ranks of its host, and for the "
+          "kernels on {}: see whether those ranks still run",
           core_.own_name(), seconds(core_.options.abort_patience), core_.context.device.str());
     }
     if (!limit.expired()) continue;
-    log_error("nccl: ncclCommDestroy of {} has not returned, {}, so its thread is left behind", core_.own_name(),
-              limit.progress());
+    log_error(
+        "nccl: ncclCommDestroy of {} has not returned, {}, so lockstep ends the group without the call's thread; see "
+        "whether nvidia-smi answers",
+        core_.own_name(), limit.progress());
     return;
   }
   warn_of(core_, "the end of the communicator", call.error());

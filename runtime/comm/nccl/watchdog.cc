@@ -33,7 +33,10 @@ void Watchdog::stop(comm::ActiveTimeout patience) {
   changed_.notify();
   while (!thread_->wait(patience.next())) {
     if (!patience.over()) continue;
-    log_error("nccl: a call of the GPU's driver has not returned on {}, so its thread stays", core_.own_name());
+    log_error(
+        "nccl: a call of the GPU's driver has not returned on {}, so lockstep ends the group without the call's "
+        "thread; see whether nvidia-smi answers",
+        core_.own_name());
     break;
   }
   thread_.reset();

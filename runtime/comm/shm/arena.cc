@@ -76,8 +76,8 @@ ArenaOffset ArenaTable::find(const ConstBufferView& buffer) const {
 std::byte* ArenaTable::address(int rank, const ArenaOffset& offset) const {
   if (!knows(offset) || entries_[static_cast<std::size_t>(offset.arena)].memory == nullptr) {
     throw CorruptData(
-        fmt::format("shared memory: rank {} published a place in arena {}, of {} that rank {} has seen; "
-                    "was the arena dropped before the work on it was done?",
+        fmt::format("shared memory: rank {} published a place in arena {}, which is gone, or is not among the {} "
+                    "arenas that rank {} has seen; keep each arena until the work on it is done",
                     rank, offset.arena, entries_.size(), rank_));
   }
   return slice(entries_[static_cast<std::size_t>(offset.arena)], rank) + offset.offset;

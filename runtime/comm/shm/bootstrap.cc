@@ -64,8 +64,8 @@ void check_user(int fd) {
   const auto peer = net::peer_credentials(fd);
   if (peer.uid == ::geteuid()) return;
   throw BackendUnavailable(
-      fmt::format("the other end of the socket is process {} of user {}, this is user {}; all ranks "
-                  "must run as one user",
+      fmt::format("the process at the other end of the unix socket, {}, runs as user {}, and this rank runs as user "
+                  "{}; start all ranks as one user",
                   peer.pid, peer.uid, ::geteuid()));
 }
 
@@ -116,8 +116,10 @@ int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>
   }
   // Any process of the host may come, as often as it likes: one line tells of it.
   if (std::exchange(warned, true)) return -1;
-  log_warn("backend 'shm': rank 0 refused a connection that is not a rank's: {}; if it was one, see that rank's output",
-           why);
+  log_warn(
+      "backend 'shm': rank 0 refused a connection that does not seem to come from a rank of this job: {}; if a rank is "
+      "missing, look at that rank's output",
+      why);
   return -1;
 }
 
@@ -153,7 +155,9 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
     for (const Silent& one : silent) entries.push_back({one.socket.get(), POLLIN, 0});
     const int limit_ms = deadline.sooner(comm::ProgressEngine::kSlice).poll_timeout_ms();
     if (::poll(entries.data(), entries.size(), limit_ms) < 0 && errno != EINTR) {
-      throw SystemError("poll of the ranks that set up shared memory", errno);
+      throw SystemError(
+          "backend 'shm': rank 0 can't poll the sockets of the other ranks; raise 'ulimit -n', or use backend 'tcp'",
+          errno);
     }
     std::size_t entry = 0;
     for (auto next = silent.begin(); next != silent.end();) {
@@ -203,8 +207,8 @@ SharedSetup join(const GroupContext& context, const Beside& beside, const std::s
     sockets.push_back(net::unix_connect_abstract(endpoint, deadline.sooner(kConnectLimit)));
   } catch (const Error& error) {
     throw BackendUnavailable(
-        fmt::format("could not reach {}: {}; ranks share memory only inside one network namespace: "
-                    "run them in one container, or give the containers one network",
+        fmt::format("this rank could not reach {}: {}; ranks share memory only inside one network namespace: run them "
+                    "in one container, or give the containers one network",
                     context.roster[0].describe(), error.what()));
   }
   check_user(sockets[0].get());
@@ -223,8 +227,10 @@ void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& ju
     if (context.identity.rank == 0) context.store->set(kEndpoint, kNoEndpoint);
     consensus_of(context).contribute(why, judge, Deadline::after({}));
   } catch (const Error& error) {
-    log_warn("backend 'shm': rank {} could not tell the others that it gives up: {}", context.identity.rank,
-             error.what());
+    log_warn(
+        "backend 'shm': rank {} gives up, and could not tell the other ranks through the store: {}; they wait until "
+        "their own timeouts: look at the process that hosts the store",
+        context.identity.rank, error.what());
   }
 }
 
@@ -257,8 +263,9 @@ std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& dead
   try {
     return context.store->get(kEndpoint, deadline);
   } catch (const Timeout&) {
-    throw Timeout(fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether it still runs",
-                              context.roster[0].describe(), deadline.progress()));
+    throw Timeout(
+        fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether that rank still runs",
+                    context.roster[0].describe(), deadline.progress()));
   }
 }
 

@@ -59,8 +59,8 @@ ControlBlock::ControlBlock(std::byte* block, int ranks) : ranks_(ranks) {
   header_ = std::launder(reinterpret_cast<Header*>(block + layout.header));
   if (header_->layout != kLayout || header_->ranks != static_cast<std::uint64_t>(ranks)) {
     throw BackendUnavailable(
-        fmt::format("shared memory: the control block has layout {:x} for {} ranks, wanted {:x} for {}; all ranks must "
-                    "run the same build of lockstep",
+        fmt::format("shared memory: the group's control block has layout {:x} for {} ranks, and this rank wants layout "
+                    "{:x} for {}; run the same build of lockstep on all ranks",
                     header_->layout, header_->ranks, kLayout, ranks));
   }
   words_ = std::launder(reinterpret_cast<RankWords*>(block + layout.words));

@@ -27,7 +27,10 @@ struct flock lock_of(int rank) {
 void hold_life_lock(int control_fd, int rank) {
   struct flock lock = lock_of(rank);
   if (::fcntl(control_fd, F_SETLK, &lock) != 0) {
-    throw SystemError(fmt::format("shared memory: taking the life lock of rank {}", rank), errno);
+    throw SystemError(fmt::format("shared memory: rank {} can't take the file lock that shows it is alive (fcntl "
+                                  "F_SETLK); use backend 'tcp' if this host allows no such locks",
+                                  rank),
+                      errno);
   }
 }
 
@@ -35,7 +38,10 @@ bool process_is_gone(int control_fd, const ControlBlock& control, int rank) {
   if (control.info(rank).process == process_token()) return false;
   struct flock lock = lock_of(rank);
   if (::fcntl(control_fd, F_GETLK, &lock) != 0) {
-    throw SystemError(fmt::format("shared memory: testing the life lock of rank {}", rank), errno);
+    throw SystemError(fmt::format("shared memory: can't test the file lock that shows whether rank {} is alive (fcntl "
+                                  "F_GETLK); use backend 'tcp' if this host allows no such locks",
+                                  rank),
+                      errno);
   }
   return lock.l_type == F_UNLCK;
 }

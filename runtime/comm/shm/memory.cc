@@ -42,10 +42,10 @@ constexpr std::uint64_t kReserve = 64 << 20;
 double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 BackendUnavailable out_of_memory(std::size_t bytes, const std::string& why) {
-  return BackendUnavailable(fmt::format(
-      "shared memory: can't reserve {:.1f} MB: {}; it counts as memory of this process: raise the memory limit "
-      "of the container, or use fewer ranks or a smaller model",
-      mb(bytes), why));
+  return BackendUnavailable(
+      fmt::format("shared memory: can't reserve {:.1f} MB: {}; shared memory counts as memory of this process: raise "
+                  "the memory limit of the container, or use fewer ranks or a smaller model",
+                  mb(bytes), why));
 }
 
 struct stat status_of(int fd) {
@@ -61,8 +61,8 @@ UniqueFd create_memory(const std::string& name, std::size_t bytes) {
   const auto largest = resource_limit(RLIMIT_FSIZE);
   if (largest && bytes > *largest) {
     throw BackendUnavailable(
-        fmt::format("shared memory: {:.1f} MB are needed, and the limit on a file's size is {:.1f} MB, which holds for "
-                    "shared memory too; raise it with 'ulimit -f unlimited', or use backend 'tcp'",
+        fmt::format("shared memory: this rank needs {:.1f} MB, and the limit on a file's size is {:.1f} MB, which "
+                    "holds for shared memory too; raise it with 'ulimit -f unlimited', or use backend 'tcp'",
                     mb(bytes), mb(*largest)));
   }
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -96,8 +96,10 @@ UniqueFd create_memory(const std::string& name, std::size_t bytes) {
 std::shared_ptr<Mapping> Mapping::of(UniqueFd fd, std::size_t bytes) {
   const struct stat status = status_of(fd.get());
   if (status.st_size < static_cast<off_t>(bytes)) {
-    throw CorruptData(fmt::format("shared memory: got a file of {} bytes, wanted {}; the ranks are of different builds",
-                                  status.st_size, bytes));
+    throw CorruptData(
+        fmt::format("shared memory: another rank sent this rank a file of {} bytes, and at least {} are needed; run "
+                    "the same build of lockstep on all ranks",
+                    status.st_size, bytes));
   }
   const FileId id(status.st_dev, status.st_ino);
   MutexLock lock(registry().mutex);
@@ -111,8 +113,7 @@ std::shared_ptr<Mapping> Mapping::of(UniqueFd fd, std::size_t bytes) {
     const int error = errno;
     registry().mappings.erase(id);
     throw BackendUnavailable(
-        fmt::format("shared memory: mapping {:.1f} MB: {}; raise the limit on address space "
-                    "(ulimit -v)",
+        fmt::format("shared memory: this rank can't map {:.1f} MB: {}; raise the limit on address space (ulimit -v)",
                     static_cast<double>(bytes) / 1e6, errno_text(error)));
   }
   std::shared_ptr<Mapping> mapping(new Mapping(std::move(fd), static_cast<std::byte*>(data), bytes));

@@ -151,7 +151,11 @@ void Session::throw_first_cause() const {
   const std::uint32_t claimed_by = control_.header().first_failure.load(std::memory_order_acquire) - 1;
   const FailureText& failure = control_.failure(static_cast<int>(claimed_by));
   const auto cause = decode_cause({failure.bytes.data(), static_cast<std::size_t>(failure.length)});
-  if (!cause) throw CorruptData(fmt::format("{} finds no cause in the control block of its failed group", who(rank_)));
+  if (!cause)
+    throw CorruptData(
+        fmt::format("shared memory: the group of {} has failed, and no readable cause is in its control block; look at "
+                    "the other ranks' output",
+                    who(rank_)));
   if (on_throw_) on_throw_(*cause);
   throw_error(cause->as_read_by(comm::job_rank(roster_, rank_)));
 }

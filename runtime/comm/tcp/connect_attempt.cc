@@ -50,8 +50,10 @@ void ConnectAttempt::tick() {
   if (state_ == State::connecting && connect_limit_.expired()) unreachable(ETIMEDOUT);
   if (state_ != State::pausing) return;
   if (limit_.expired()) {
-    throw Timeout(fmt::format("connect to {}: timed out, {}; see that the hosts reach each other there",
-                              place_.address.to_string(), limit_.progress()));
+    throw Timeout(
+        fmt::format("connect to {}: the attempt timed out, {}; see that the hosts reach each other at this address, "
+                    "without a firewall between",
+                    place_.address.to_string(), limit_.progress()));
   }
   connect();
 }
@@ -90,10 +92,10 @@ void ConnectAttempt::try_again(const std::string& problem) {
   state_ = State::pausing;
   if (counts) ++tries_;
   if (tries_ == kTries) {
-    throw BackendUnavailable(
-        fmt::format("TCP: the process that listens at {}, where {} should, could not prove to {} that it knows the "
-                    "job's secret, {} times: {}; find out what listens there, and give all ranks one secret",
-                    place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
+    throw BackendUnavailable(fmt::format(
+        "TCP: the process that listens at {}, where {} should listen, could not prove to {} that it knows the job's "
+        "secret, {} times: {}; find out with `ss -ltnp` what listens there, and give all ranks one secret",
+        place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
   }
   if (counts) connect();
 }

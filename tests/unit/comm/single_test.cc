@@ -66,7 +66,8 @@ TEST(Single, TheStreamOfTheCpuIsTheHost) {
   int elsewhere = 0;
   for (const StreamView wrong : {StreamView{{DeviceKind::cuda, 0}, nullptr}, StreamView{{}, &elsewhere}}) {
     const std::string text = error_of<InvalidArgument>([&] { group->set_stream(wrong); });
-    EXPECT_NE(text.find("set_stream on rank 0 of 1 (single): a stream of " + wrong.device.str()), std::string::npos)
+    EXPECT_NE(text.find("set_stream on rank 0 of 1 (single): the stream is of " + wrong.device.str()),
+              std::string::npos)
         << text;
   }
   EXPECT_TRUE(group->internals().takes({}));

@@ -54,7 +54,7 @@ TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
   EXPECT_EQ(refusal("one", candidates, context_of({"a"})),
-            "init_process_group: backend 'one' was asked for: one is full; empty it");
+            "init_process_group: backend 'one' was asked for, and can't be used: one is full; empty it");
 }
 
 // Rank 0, which hosts the store, had the same reason and was faster to say so.
@@ -68,7 +68,7 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
   GroupContext context = context_of({"a", "a"});
   context.store = std::make_shared<Lost>();
   EXPECT_EQ(refusal("plugin", {&plugin, 1}, context),
-            "init_process_group: backend 'plugin' was asked for: its file is missing; install it");
+            "init_process_group: backend 'plugin' was asked for, and can't be used: its file is missing; install it");
   plugin.why_not = [](const GroupContext&) { return std::string(); };
   EXPECT_THROW(choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience)), PeerLost);
 }
@@ -94,14 +94,15 @@ TEST(ChooseBackend, TheDeviceDecidesWhichCanServe) {
   GroupContext context = context_of({"a"});
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "cpus");
   EXPECT_EQ(refusal("gpus", candidates, context),
-            "init_process_group: backend 'gpus' was asked for: backend 'gpus' computes on GPUs, this rank's device is "
+            "init_process_group: backend 'gpus' was asked for, and can't be used: backend 'gpus' computes on GPUs, "
+            "this rank's device is "
             "cpu; use device 'cuda', or another backend");
   context.device = {DeviceKind::cuda, 2};
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "gpus");
-  EXPECT_EQ(
-      refusal("cpus", candidates, context),
-      "init_process_group: backend 'cpus' was asked for: backend 'cpus' computes on the CPU, this rank's device is "
-      "cuda:2; use device 'cpu', or another backend");
+  EXPECT_EQ(refusal("cpus", candidates, context),
+            "init_process_group: backend 'cpus' was asked for, and can't be used: backend 'cpus' computes on the CPU, "
+            "this rank's device is "
+            "cuda:2; use device 'cpu', or another backend");
 }
 
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
@@ -109,9 +110,10 @@ TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   EXPECT_EQ(
       refusal("auto", candidates, context_of({"a", "a", "b"})),
       "init_process_group: the ranks are on 2 hosts (on-a: ranks 0 and 1; on-b: rank 2), and no backend that works "
-      "across hosts can be used: not here; or start all ranks on one");
+      "across hosts can be used: not here; or start all ranks on one host");
   EXPECT_EQ(refusal("auto", candidates, context_of({"a", "a"})),
-            "init_process_group: no backend can serve these 2 ranks: not here");
+            "init_process_group: no backend can serve these 2 ranks: not here; ask for a backend by name to read "
+            "what it needs");
 }
 
 Backend plug_in(std::string name, std::string why_not) {
@@ -153,7 +155,7 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
     EXPECT_THAT(text, AllOf(HasSubstr("x is missing; install it"), HasSubstr("y too; buy it"), HasSubstr("2 hosts")));
   }
   const auto asked = choices_of_two("x", second_only, both);
-  const std::string asked_for = "init_process_group: backend 'x' was asked for: ";
+  const std::string asked_for = "init_process_group: backend 'x' was asked for, and can't be used: ";
   EXPECT_EQ(asked[0], asked_for + "x is missing; install it");
   EXPECT_EQ(asked[1], asked_for + "rank 0 (host on-a, pid 1): x is missing; install it");
 }
