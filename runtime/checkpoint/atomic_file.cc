@@ -42,7 +42,8 @@ fs::path target_of(const fs::path& path) {
 AtomicFile::AtomicFile(fs::path path, Name name) : path_(std::move(path)) {
   std::error_code ignored;
   if (!path_.has_filename() || fs::is_directory(path_, ignored)) {
-    throw InvalidArgument(fmt::format("writing '{}': this names a folder; give the file a name", path_.string()));
+    throw InvalidArgument(
+        fmt::format("writing '{}': this path names a folder; give the path of a file", path_.string()));
   }
   if (name == Name::of_user) {
     const auto type = fs::status(path_, ignored).type();

@@ -45,7 +45,7 @@ std::string text_of(const Json& value) {
 
 std::uint64_t number(const Json& value, std::string_view what) {
   if (!value.is_number_unsigned()) {
-    throw CorruptData(fmt::format("{} is {}, not a whole number of 0 or more", what, text_of(value)));
+    throw CorruptData(fmt::format("{} is {}, and must be a whole number of 0 or more", what, text_of(value)));
   }
   return value.get<std::uint64_t>();
 }
@@ -69,7 +69,8 @@ void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
   const std::uint64_t begin = number(offsets[0], "an offset");
   const std::uint64_t end = number(offsets[1], "an offset");
   if (begin > end || end > data_bytes) {
-    throw CorruptData(fmt::format("data_offsets [{}, {}] do not lie in the {} bytes of data", begin, end, data_bytes));
+    throw CorruptData(
+        fmt::format("data_offsets [{}, {}] do not lie in the {} bytes of the file's data", begin, end, data_bytes));
   }
   entry.offset = begin;
   entry.bytes = end - begin;
@@ -92,7 +93,7 @@ std::optional<std::uint64_t> bytes_at(unsigned bits, std::span<const std::int64_
 
 void add_tensor(Header& header, const std::string& name, const Json& value, std::uint64_t data_bytes) {
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
-    throw CorruptData("it must have dtype, shape and data_offsets");
+    throw CorruptData("the tensor's entry in the header must have dtype, shape and data_offsets");
   }
   TensorEntry entry;
   entry.name = name;
@@ -127,14 +128,14 @@ void check_cover(const Header& header, std::uint64_t data_bytes) {
   for (const TensorEntry* entry : sorted) {
     if (entry->offset != covered) {
       throw CorruptData(fmt::format(
-          "tensor {}: it begins at byte {} of the data, but the tensors before it end at {} "
-          "({})",
+          "tensor {} begins at byte {} of the file's data, but the tensors before it end at byte {} ({})",
           in_quotes(entry->name), entry->offset, covered, entry->offset < covered ? "an overlap" : "a hole"));
     }
     covered += entry->bytes;
   }
   if (covered != data_bytes) {
-    throw CorruptData(fmt::format("the file holds {} bytes of data, but its tensors take {}", data_bytes, covered));
+    throw CorruptData(
+        fmt::format("the file holds {} bytes of data, but its tensors take {} bytes", data_bytes, covered));
   }
 }
 
@@ -186,7 +187,8 @@ std::string encode_header(const Header& header) {
   try {
     text = json.dump();
   } catch (const Json::exception& error) {
-    throw InvalidArgument(fmt::format("safetensors: a name or a metadata text is not UTF-8: {}", error.what()));
+    throw InvalidArgument(fmt::format(
+        "safetensors: a tensor's name or a text of the metadata is not UTF-8: {}; give it in UTF-8", error.what()));
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
@@ -213,7 +215,7 @@ std::string_view other_format(std::string_view begin) {
 }
 
 Header decode_header(std::string_view text, std::uint64_t data_bytes) {
-  if (text.empty() || text.front() != '{') throw CorruptData("the header does not begin with '{'");
+  if (text.empty() || text.front() != '{') throw CorruptData("the header of the file does not begin with '{'");
   const Json json = parse_json(text, "the header");
   Header header;
   for (const auto& [name, value] : json.items()) {

@@ -203,7 +203,9 @@ Loaded loaded_from_text(const std::string& text) {
     const auto json = nlohmann::json::parse(text);
     return {json.at("metadata"), json.at("missing"), json.at("unexpected")};
   } catch (const nlohmann::json::exception& error) {
-    throw CorruptData(fmt::format("rank 0's description of the file can't be read: {}", error.what()));
+    throw CorruptData(fmt::format(
+        "load: this rank can't read what rank 0 sent about the file: {}; run the same build of lockstep on all ranks",
+        error.what()));
   }
 }
 

@@ -62,7 +62,8 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
     const auto refuse = [&](const std::string& reason) {
       throw InvalidArgument(fmt::format("writing '{}': tensor {} {}", path.string(), in_quotes(tensor->name), reason));
     };
-    if (tensor->name == "__metadata__") refuse("has a name that the format keeps for itself; give it another");
+    if (tensor->name == "__metadata__")
+      refuse("has a name that the safetensors format keeps for itself; give the tensor another name");
     if (tensor_bytes(tensor->dtype, tensor->shape) != tensor->bytes.size()) {
       refuse(fmt::format("of {} was given {} bytes", describe(tensor->dtype, tensor->shape), tensor->bytes.size()));
     }
@@ -72,8 +73,9 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
   }
   const std::string text = encode_header(header);
   if (text.size() > kMaxHeaderBytes) {
-    throw InvalidArgument(fmt::format("writing '{}': the header takes {} bytes of {}; write fewer tensors",
-                                      path.string(), text.size(), kMaxHeaderBytes));
+    throw InvalidArgument(
+        fmt::format("writing '{}': the header would take {} bytes, and the format allows {}; write fewer tensors",
+                    path.string(), text.size(), kMaxHeaderBytes));
   }
   AtomicFile file(path, name);
   file.write(std::bit_cast<LengthBytes>(std::uint64_t{text.size()}));
@@ -87,7 +89,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   const std::string name = path_.string();
   fd_ = std::make_shared<const UniqueFd>(open_regular(name, O_RDONLY));
   if (!*fd_ && (errno == ENOENT || errno == ENOTDIR)) {
-    throw InvalidArgument(fmt::format("reading '{}': there is no such file", name));
+    throw InvalidArgument(fmt::format("reading '{}': there is no such file; give the path of one that is there", name));
   }
   if (!*fd_) throw file_error("reading", path_, "open", errno);
   struct stat status {};
@@ -97,19 +99,21 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   LengthBytes prefix{};
   try {
     if (size < prefix.size()) {
-      throw CorruptData(fmt::format("it has {} bytes, and the header's length alone takes {}", size, prefix.size()));
+      throw CorruptData(
+          fmt::format("the file has {} bytes, and the header's length alone takes {}", size, prefix.size()));
     }
     bool whole = read_at(fd_->get(), prefix, 0, path_);
     const auto length = std::bit_cast<std::uint64_t>(prefix);
     const std::uint64_t left = size - prefix.size();
     if (length > std::min(left, kMaxHeaderBytes)) {
-      throw CorruptData(fmt::format(
-          "its first 8 bytes say that its header has {} bytes, but {} follow, and the format allows at most {}", length,
-          left, kMaxHeaderBytes));
+      throw CorruptData(
+          fmt::format("the first 8 bytes of the file say that its header has {} bytes, but {} follow, and the format "
+                      "allows at most {}",
+                      length, left, kMaxHeaderBytes));
     }
     std::string text(length, '\0');
     whole = whole && read_at(fd_->get(), std::as_writable_bytes(std::span(text)), prefix.size(), path_);
-    if (!whole) throw CorruptData("it was cut while it was being read");
+    if (!whole) throw CorruptData("the file was cut while this process was reading it");
     Header header = decode_header(text, left - length);
     for (auto& [unused, entry] : header.tensors) entry.offset += prefix.size() + length;
     for (auto& [unused, tensor] : header.foreign) tensor.entry.offset += prefix.size() + length;
@@ -137,19 +141,21 @@ const TensorEntry& SafetensorsFile::find(const std::string& name) const {
   std::string near;
   if (after != tensors_.begin()) near = in_quotes(std::prev(after)->first);
   if (after != tensors_.end()) near += (near.empty() ? "" : ", ") + in_quotes(after->first);
-  throw InvalidArgument(fmt::format("reading '{}': there is no tensor {} among its {}; the nearest by name: {}",
-                                    path_.string(), in_quotes(name), tensors_.size() + foreign_.size(),
-                                    near.empty() ? "none" : near));
+  throw InvalidArgument(fmt::format(
+      "reading '{}': there is no tensor {} among its {}; give the name of one that is there, the nearest by name: {}",
+      path_.string(), in_quotes(name), tensors_.size() + foreign_.size(), near.empty() ? "none" : near));
 }
 
 void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destination) const {
   if (destination.size() != entry.bytes) {
-    throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, and the destination has {}; give as many",
-                                      path_.string(), in_quotes(entry.name), entry.bytes, destination.size()));
+    throw InvalidArgument(fmt::format(
+        "reading '{}': tensor {} has {} bytes, and the destination has {}; give a destination of as many bytes",
+        path_.string(), in_quotes(entry.name), entry.bytes, destination.size()));
   }
   if (!read_at(fd_->get(), destination, entry.offset, path_)) {
-    throw CorruptData(fmt::format("reading '{}': the file ends inside tensor {}; it was cut since it was opened",
-                                  path_.string(), in_quotes(entry.name)));
+    throw CorruptData(fmt::format(
+        "reading '{}': the file ends inside tensor {}, so it was cut since it was opened; take another copy",
+        path_.string(), in_quotes(entry.name)));
   }
 }
 

@@ -56,7 +56,8 @@ void make_folders(const std::filesystem::path& folder) {
     return;
   }
   if (errno == ENOTDIR) {
-    throw InvalidArgument(fmt::format("'{}': a part of this path is a file; give another", folder.string()));
+    throw InvalidArgument(
+        fmt::format("'{}': a part of this path is a file, and must be a folder; give another path", folder.string()));
   }
   if (errno != ENOENT) throw file_error("looking for the folder", folder, "stat", errno);
   make_folders(parent_of(folder));

@@ -77,7 +77,8 @@ class Builder final : public nlohmann::json_sax<Json> {
 
 nlohmann::json parse_json(std::string_view text, std::string_view what, int most_depth) {
   // The parser takes it for the end of the text.
-  if (text.find('\0') != text.npos) throw CorruptData(fmt::format("{} is not JSON: there is a NUL byte in it", what));
+  if (text.find('\0') != text.npos)
+    throw CorruptData(fmt::format("{} is not JSON: there is a NUL byte in it, so the file is damaged", what));
   Builder builder(what, most_depth);
   Json::sax_parse(text, &builder);
   return builder.take();

@@ -35,8 +35,10 @@ fs::path choose(const fs::path& folder) {
   if (error) throw file_error("reading the folder", folder, "", error.value());
   const auto& candidates = indexes.empty() ? files : indexes;
   if (candidates.size() == 1) return candidates.front();
-  throw InvalidArgument(fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}); name the one to read",
-                                    folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
+  throw InvalidArgument(
+      fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}), so it does not say which to load; name "
+                  "the file to read",
+                  folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
 }
 
 nlohmann::json parse_index(const fs::path& path) {
@@ -54,7 +56,7 @@ nlohmann::json parse_index(const fs::path& path) {
   if (const std::string_view other = other_format(text); !other.empty()) throw refuse(other);
   auto json = parse_json(text, fmt::format("'{}'", path.string()));
   if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) return json;
-  throw refuse("it is not a JSON object with a 'weight_map'; take another copy");
+  throw refuse("the file is not a JSON object with a 'weight_map'; take another copy");
 }
 
 // An index from elsewhere must not name files outside its folder.
@@ -89,8 +91,10 @@ void TensorFiles::open_index() {
   for (const auto& [tensor, value] : index["weight_map"].items()) {
     const std::string name = value.is_string() ? value.get<std::string>() : "";
     if (!is_name_beside(name)) {
-      throw CorruptData(fmt::format("'{}' puts {} into '{}', which does not name a file next to it; take another copy",
-                                    path_.string(), in_quotes(tensor), name));
+      throw CorruptData(
+          fmt::format("the index '{}' puts tensor {} into '{}', which is not the name of a file in the same folder; "
+                      "take another copy",
+                      path_.string(), in_quotes(tensor), name));
     }
     const auto [at, is_new] = opened.try_emplace(name, files_.size());
     if (is_new) files_.emplace_back(path_.parent_path() / name);
@@ -100,8 +104,10 @@ void TensorFiles::open_index() {
     } else if (const auto other = file.foreign().find(tensor); other != file.foreign().end()) {
       foreign_[tensor] = other->second;
     } else {
-      throw CorruptData(fmt::format("'{}' puts {} into '{}', which does not hold it; take another copy of both",
-                                    path_.string(), in_quotes(tensor), file.path().string()));
+      throw CorruptData(
+          fmt::format("the index '{}' puts tensor {} into '{}', but this file does not hold the tensor; take another "
+                      "copy of both files",
+                      path_.string(), in_quotes(tensor), file.path().string()));
     }
     file_of_[tensor] = at->second;
   }

@@ -37,7 +37,9 @@ void transpose(std::span<std::byte> matrix, std::int64_t rows, std::int64_t colu
     case 2: return transpose_elements<std::uint16_t>(matrix, rows, columns);
     case 4: return transpose_elements<std::uint32_t>(matrix, rows, columns);
     case 8: return transpose_elements<std::uint64_t>(matrix, rows, columns);
-    default: throw InvalidArgument(fmt::format("transpose: elements of {} bytes; give 1, 2, 4 or 8", width));
+    default:
+      throw InvalidArgument(
+          fmt::format("transpose: the matrix has elements of {} bytes; give elements of 1, 2, 4 or 8 bytes", width));
   }
 }
 

@@ -100,8 +100,8 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
     const Generation other = read_generation(path, generation.number);
     if (other.writer == writer && other.time == generation.time) return false;
     throw InvalidArgument(
-        fmt::format("snapshots: '{}' has just been taken over by {}; two jobs can't share a folder: "
-                    "give this one another",
+        fmt::format("snapshots: the folder '{}' has just been taken over by {}; two jobs can't share a folder: give "
+                    "this job another folder",
                     folder.string(), other.writer.empty() ? "another process" : other.writer));
   }
   if (error != 0) throw file_error("writing", path, "link", error);

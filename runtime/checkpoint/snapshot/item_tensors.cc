@@ -39,8 +39,10 @@ void SnapshotFiles::check_slices(const Manifest& manifest, const std::string& na
         const auto found = tensors.find(tensor.name);
         const std::vector<std::int64_t> wanted{slice.end - slice.begin};
         if (found != tensors.end() && found->second.dtype == tensor.dtype && found->second.shape == wanted) continue;
-        throw CorruptData(fmt::format("{} lacks {} of tensor {} of item {}, which the manifest says is in it", name,
-                                      describe(tensor.dtype, wanted), in_quotes(tensor.name), in_quotes(item.name)));
+        throw CorruptData(
+            fmt::format("the snapshot's file {} lacks {} of tensor {} of item {}, which the manifest says is in this "
+                        "file; use another snapshot",
+                        name, describe(tensor.dtype, wanted), in_quotes(tensor.name), in_quotes(item.name)));
       }
     }
   }

@@ -51,8 +51,10 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
       return std::nullopt;
     }
     if (deadline.expired()) {
-      log_warn("snapshots: step {} is left to the process that holds '{}', which has not saved it yet", step,
-               path.string());
+      log_warn(
+          "snapshots: this process does not save step {}: another process holds '{}' to save this step, and has not "
+          "done so yet; look at the other ranks' output",
+          step, path.string());
       return std::nullopt;
     }
     std::this_thread::sleep_for(kBetweenLooks);

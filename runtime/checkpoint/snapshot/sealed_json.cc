@@ -28,7 +28,7 @@ std::string dump_json(const Json& json, int indent) {
   try {
     return json.dump(indent);
   } catch (const Json::exception&) {  // the one thing that it refuses
-    throw InvalidArgument("snapshot: a name or a text of the program's own is not UTF-8; give another");
+    throw InvalidArgument("snapshot: a name or a text that the program gave is not UTF-8; give one in UTF-8");
   }
 }
 
@@ -44,24 +44,29 @@ std::string seal(Json json, const SealedFormat& format) {
 Json unseal(std::string_view text, const SealedFormat& format, std::string_view what) {
   Json json = parse_json(text, what, kMostDepth);
   if (!json.is_object() || json.value("format", Json()) != format.name) {
-    throw CorruptData(fmt::format("{} is not a {}: its 'format' is another", what, format.name));
+    throw CorruptData(fmt::format("{} is not a {}: its field 'format' has another value; take another copy of the file",
+                                  what, format.name));
   }
   const Json says = json.value(kChecksum, Json());
   json.erase(kChecksum);
   const std::string has = hex(hash64(dump_json(json)));
   if (says != has) {
-    throw CorruptData(fmt::format("{} has the checksum {}, and says {}: it was changed since it was written", what, has,
-                                  printable(says.dump(), kMostShown)));
+    throw CorruptData(
+        fmt::format("{} has the checksum {}, and says {}: it was changed since it was written; take another copy", what,
+                    has, printable(says.dump(), kMostShown)));
   }
   // A flipped bit may leave the same JSON: 1e5 and 1E5, a space and none.
   json[kChecksum] = has;
-  if (in_file(json) != text) throw CorruptData(fmt::format("{} was changed since it was written", what));
+  if (in_file(json) != text)
+    throw CorruptData(fmt::format("{} was changed since it was written; take another copy", what));
   if (const Json version = json.value("version", Json()); version != format.version) {
     const std::string shown = printable(version.dump(), kMostShown);
     if (version.is_number_unsigned() && version > format.version) {
       throw LaterFormat(what, fmt::format("format {}; this one reads up to {}", shown, format.version));
     }
-    throw CorruptData(fmt::format("{} is of version {} of the format, which no lockstep has written", what, shown));
+    throw CorruptData(
+        fmt::format("{} is of version {} of the format, which no lockstep has written; take another copy of the file",
+                    what, shown));
   }
   for (const char* added : {"format", "version", kChecksum}) json.erase(added);
   return json;

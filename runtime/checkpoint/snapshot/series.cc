@@ -65,7 +65,9 @@ void read_manifest(FoundSnapshot& snapshot) {
       }
       if (!bytes) throw CorruptData(fmt::format("{} is missing", file.name));
       if (*bytes != file.bytes) {
-        throw CorruptData(fmt::format("{} has {} bytes, and the manifest says {}", file.name, *bytes, file.bytes));
+        throw CorruptData(
+            fmt::format("the snapshot's file {} has {} bytes, and the manifest says {}; use another snapshot",
+                        file.name, *bytes, file.bytes));
       }
     }
   } catch (const LaterFormat& error) {
@@ -100,14 +102,14 @@ void refuse_if_fenced(const fs::path& folder, const Manifest& head, bool is_surv
     is_recorded = is_recorded || other.number == head.generation;
     if (other.number == head.generation && !is_survivor && other.why_not.empty() &&
         other.writer != writer_in_record(head.writer)) {
-      throw InvalidArgument(
-          fmt::format("snapshots: step {} is not saved: '{}' was emptied, and {} has begun anew in it; end this run",
-                      head.step, folder.string(), other.writer));
+      throw InvalidArgument(fmt::format(
+          "snapshots: step {} is not saved: the folder '{}' was emptied, and {} has begun anew in it; end this run",
+          head.step, folder.string(), other.writer));
     }
     if (other.number <= head.generation) continue;
     throw InvalidArgument(
-        fmt::format("snapshots: step {} is not saved: {} has resumed this job in '{}', as "
-                    "generation {}, and this run is generation {}; end this one",
+        fmt::format("snapshots: step {} is not saved: {} has resumed this job in '{}', as generation {}, and this run "
+                    "is generation {}; end this run",
                     head.step, other.writer.empty() ? "another run" : other.writer, folder.string(), other.number,
                     head.generation));
   }
@@ -168,13 +170,14 @@ FoundSnapshot open_snapshot(const fs::path& path) {
                       path.string()));
     case SnapshotState::partial:
       throw InvalidArgument(
-          fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one", path.string(),
-                      snapshot.why_not));
+          fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one folder",
+                      path.string(), snapshot.why_not));
     case SnapshotState::damaged:
       throw CorruptData(
           fmt::format("the snapshot '{}' is damaged; name another one: {}", path.string(), snapshot.why_not));
     case SnapshotState::later:
-      throw InvalidArgument(fmt::format("the snapshot '{}' can't be read: {}", path.string(), snapshot.why_not));
+      throw InvalidArgument(fmt::format("the snapshot '{}' can't be read by this version of lockstep: {}",
+                                        path.string(), snapshot.why_not));
   }
   return snapshot;
 }
@@ -199,8 +202,10 @@ void verify_file(const FoundSnapshot& snapshot, const ManifestFile& file) {
     bytes += static_cast<std::uint64_t>(got);
   }
   if (bytes != file.bytes || hash.value() != file.xxh3) {
-    throw CorruptData(fmt::format("{} is damaged: {} bytes with checksum {}, and the manifest says {} with {}",
-                                  file.name, bytes, hex(hash.value()), file.bytes, hex(file.xxh3)));
+    throw CorruptData(
+        fmt::format("the snapshot's file {} is damaged: it has {} bytes with checksum {}, and the manifest says {} "
+                    "bytes with checksum {}; use another snapshot",
+                    file.name, bytes, hex(hash.value()), file.bytes, hex(file.xxh3)));
   }
   SnapshotFiles(snapshot.path).check_slices(*snapshot.manifest, file.name);
 }
@@ -262,7 +267,8 @@ void abandon_snapshot(const fs::path& snapshot) noexcept {
   try {
     remove_snapshot(snapshot);
   } catch (const std::exception& error) {
-    log_warn("snapshots: could not remove the unfinished '{}': {}", snapshot.string(), error.what());
+    log_warn("snapshots: could not remove the folder '{}' of an unfinished snapshot: {}; remove it yourself",
+             snapshot.string(), error.what());
   }
 }
 

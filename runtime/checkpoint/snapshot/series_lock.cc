@@ -33,12 +33,14 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
       std::string holder;
       read_all(fd_.get(), holder, 512);
       throw InvalidArgument(
-          fmt::format("snapshots: '{}' is in use by {}; two jobs can't share a folder: give this one "
-                      "another, or end that one",
+          fmt::format("snapshots: the folder '{}' is in use by {}; two jobs can't share a folder: give this job "
+                      "another folder, or end the other job",
                       folder.string(), holder.empty() ? "another process" : printable(holder, 200)));
     }
-    log_warn("snapshots: '{}' can't be locked ({}): a second job in this folder would be noticed only when it saves",
-             path.string(), errno_text(errno));
+    log_warn(
+        "snapshots: '{}' can't be locked ({}): a second job in this folder would be noticed only when it saves; give "
+        "each job a folder of its own",
+        path.string(), errno_text(errno));
     return;
   }
   // The name is for a second job's message alone. It is written with the lock held, so that it is the holder's; after a

@@ -145,8 +145,8 @@ void NcclShutdown::drain() {
   for (comm::ActiveTimeout patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
     if (!patience.over()) continue;
     log_warn(
-        "nccl: after the abort of the group of {}, a call of the GPU's driver has not returned on {}; see whether "
-        "nvidia-smi answers",
+        "nccl: after the abort of {}, a call of the GPU's driver has not returned on {}; see whether nvidia-smi "
+        "answers",
         core_.own_name(), core_.context.device.str());
     return;
   }

@@ -289,7 +289,9 @@ TEST_F(Safetensors, AnUnknownNameListsItsNeighbours) {
   write_sample();
   const SafetensorsFile opened(file());
   const std::string text = error_of([&] { opened.find("mlp.weight"); });
-  expect_text(text, {"no tensor 'mlp.weight' among its 4; the nearest by name: 'ids', 'scalar'"});
+  expect_text(
+      text,
+      {"no tensor 'mlp.weight' among its 4; give the name of one that is there, the nearest by name: 'ids', 'scalar'"});
 }
 
 TEST_F(Safetensors, AFileCutAfterOpeningIsCorruptNotShort) {
@@ -354,10 +356,10 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt("{\"a\":" + std::string(100000, '['), "", "nested too deeply");
   expect_corrupt("", "", "does not begin with '{'");
   const std::string t = R"("dtype":"U8","shape":[4],"data_offsets":)";
-  expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[2,6]}}", "abcdef",
-                 "tensor 'b': it begins at byte 2 of the "
-                 "data, but the tensors before it end at 4 (an overlap)");
-  expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[5,9]}}", "abcdefghi", "end at 4 (a hole)");
+  expect_corrupt(
+      "{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[2,6]}}", "abcdef",
+      "tensor 'b' begins at byte 2 of the file's data, but the tensors before it end at byte 4 (an overlap)");
+  expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[5,9]}}", "abcdefghi", "end at byte 4 (a hole)");
   expect_corrupt("{\"a\":{" + t + "[0,4]}}", "abcdefg", "holds 7 bytes of data, but its tensors take 4");
   expect_corrupt("{\"a\":{" + t + "[0,4]},\"a\":{" + t + "[0,4]}}", four, "'a' is there twice");
 }

@@ -257,7 +257,7 @@ TEST(Manifest, HasTheHostOfEachFileWhereItIsKnown) {
 
 TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; }),
-              {"'model'", "'other.safetensors'", "not one of its files"});
+              {"'model'", "'other.safetensors'", "not one of the snapshot's files"});
   expect_text(refusal_of([](Json& json) { json["items"][1]["name"] = "model"; }), {"item 'model' is there twice"});
   expect_text(refusal_of([](Json& json) { json["files"][1]["name"] = "model.safetensors"; }),
               {"file 'model.safetensors' is there twice"});
@@ -318,7 +318,7 @@ TEST(Manifest, WhoseSlicesAreNotItsTensorsIsRefused) {
   refused([&](Json& w) { w["slices"].erase(1); }, {"ends after 5 of 6"});
   refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends after 0 of 6"});
   refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"has another slice too"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"not one of its files"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"not one of the snapshot's files"});
   refused([&](Json& w) { w["shape"] = Json::array({6}); }, {"[6] transposed, which no tensor has"});
   refused([&](Json& w) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); }, {"which no tensor has"});
   refused([&](Json& w) { w["shape"] = Json::array({-2, -3}); }, {"shape[0]", "0 or more"});

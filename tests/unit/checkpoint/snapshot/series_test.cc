@@ -120,7 +120,7 @@ TEST(Series, AFencedRunSavesNoMore) {
   save_step(folder, 4, 1);
   record(folder, 2, 4);
   expect_text(error_of([&] { save_step(folder, 8, 1); }), {"step 8 is not saved", "rank 0 (host n, pid 1) has resumed",
-                                                           "generation 2", "generation 1", "end this one"});
+                                                           "generation 2", "generation 1", "end this run"});
   EXPECT_FALSE(fs::exists(folder / "step-000000000008-g000001"));
   save_step(folder, 8, 2);
   EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
@@ -131,7 +131,7 @@ TEST(Series, ANumberIsTakenOnce) {
   record(folder, 1, std::nullopt);
   EXPECT_NO_THROW(record(folder, 1, std::nullopt));  // another rank of the same start, on a shared disk
   expect_text(error_of([&] { record_generation(folder, {.number = 1, .writer = "another", .time = "later"}); }),
-              {"taken over by rank 0 (host n, pid 1)", "give this one another"});
+              {"taken over by rank 0 (host n, pid 1)", "give this job another"});
   const auto generations = list_generations(folder);
   ASSERT_EQ(generations.size(), 1u);
   EXPECT_EQ(generations[0].writer, kWriter);
@@ -452,7 +452,7 @@ TEST(SeriesLock, ASecondProcessIsRefusedWithTheFirstOnesName) {
   });
   child.told<int>();
   const auto take = [&] { const SeriesLock lock(folder / "a/run", "rank 0 (host node8, pid 12)"); };
-  expect_text(error_of(take), {"a/run", "in use by rank 0 (host node7, pid 4711) since 20", "give this one another"});
+  expect_text(error_of(take), {"a/run", "in use by rank 0 (host node7, pid 4711) since 20", "give this job another"});
   ASSERT_EQ(::kill(child.pid(), SIGKILL), 0);
   ASSERT_TRUE(WIFSIGNALED(child.wait()));
   EXPECT_NO_THROW(take());
