@@ -213,7 +213,9 @@ Roster roster_of_claims(store::Store& store, const Keys& keys, const Identity& i
   for (std::size_t i = 0; i < texts.size(); ++i) {
     roster.push_back(decode_claim(texts[i], claims[i]).member);
     if (roster.back().rank != static_cast<int>(i)) {
-      throw CorruptData(fmt::format("join: store key '{}' holds a claim of rank {}", claims[i], roster.back().rank));
+      throw CorruptData(fmt::format(
+          "join: store key '{}' holds the claim of another rank, {}; run the same build of lockstep on all ranks",
+          claims[i], roster.back().rank));
     }
   }
   return roster;
@@ -253,8 +255,9 @@ Roster published_roster(store::Store& store, const Keys& keys, std::string_view 
   for (int part = 0; count && part < *count; ++part) parts.push_back(store.get(keys.roster(part), deadline));
   Roster roster = read_published(parts, keys.roster(0));
   if (roster.size() == static_cast<std::size_t>(identity.world_size)) return roster;
-  throw CorruptData(fmt::format("join: store key '{}' holds a roster of {} ranks; {} are wanted", keys.roster(0),
-                                roster.size(), identity.world_size));
+  throw CorruptData(fmt::format(
+      "join: store key '{}' holds a roster of {} ranks, and this rank wants {}; give every rank the same world size",
+      keys.roster(0), roster.size(), identity.world_size));
 }
 
 void fill_in(Identity& identity, Roster& roster) {

@@ -74,17 +74,16 @@ std::string encode(const Claim& claim) { return write_record(claim, kClaimFields
 StoreAdvertisement decode_advertisement(std::string_view text, std::string_view found_at) {
   if (auto advertisement = read_record<StoreAdvertisement>(text, kAdvertisementFields))
     return *std::move(advertisement);
-  throw CorruptData(
-      fmt::format("rendezvous: {}: {} bytes that don't say where a store is; run the same build of lockstep on all "
-                  "ranks",
-                  found_at, text.size()));
+  throw CorruptData(fmt::format(
+      "rendezvous: {} has {} bytes that don't say where a store is; run the same build of lockstep on all ranks",
+      found_at, text.size()));
 }
 
 MeetingNote decode_note(std::string_view text, const std::string& path) {
   if (auto note = read_record<MeetingNote>(text, kNoteFields)) return *std::move(note);
   throw CorruptData(
-      fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is left as it "
-                  "is: give a path that does not exist yet",
+      fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write, and lockstep leaves "
+                  "this file as it is; give a path that does not exist yet",
                   path, text.size()));
 }
 

@@ -14,7 +14,8 @@ std::string require_agreed(std::string_view verdict, std::string_view key) {
   if (verdict.starts_with(kCorrupt)) throw CorruptData(text);
   if (verdict.starts_with(kMismatch)) throw Mismatch(text);
   throw CorruptData(
-      fmt::format("store key '{}' holds {} bytes that are not a verdict; run the same build of lockstep on all ranks",
+      fmt::format("rendezvous: store key '{}' holds {} bytes that are not a decision of the ranks; run the same build "
+                  "of lockstep on all ranks",
                   key, verdict.size()));
 }
 

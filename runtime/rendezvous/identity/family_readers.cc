@@ -63,8 +63,8 @@ std::optional<int> get_bounded(const Environment& environment, std::string_view 
   const auto value = environment.get_int(name);
   if (!value) return std::nullopt;
   if (*value < low || *value > high) {
-    throw InvalidArgument(
-        fmt::format("environment: {}={} is out of range; it must be from {} to {}", name, *value, low, high));
+    throw InvalidArgument(fmt::format(
+        "environment: {}={} is out of range; it must be from {} to {}: correct or unset it", name, *value, low, high));
   }
   return static_cast<int>(*value);
 }
@@ -85,8 +85,8 @@ Reading read_world(const Family& family, const Environment& environment, const F
   const auto rank = *environment.get_int(rank_name);
   if (rank < 0 || rank >= identity.world_size) {
     throw InvalidArgument(
-        fmt::format("environment: {}={} with {}={}: ranks of this world are 0 to {}; correct one of them", rank_name,
-                    rank, size_name, identity.world_size, identity.world_size - 1));
+        fmt::format("environment: {}={} with {}={}: ranks of this world are 0 to {}; correct one of the two variables",
+                    rank_name, rank, size_name, identity.world_size, identity.world_size - 1));
   }
   identity.rank = static_cast<int>(rank);
   const auto local_size = number(What::local_size, 1, identity.world_size);

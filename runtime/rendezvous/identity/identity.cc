@@ -114,7 +114,9 @@ void read_ours(const Environment& environment, Identity& identity) {
   if (!restarts) return;
   if (*restarts < 0 || *restarts > INT_MAX) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_RESTART_COUNT={} is out of range; unset it, or count from 0", *restarts));
+        fmt::format("environment: LOCKSTEP_RESTART_COUNT={} is out of range; unset it, or set it to the number of "
+                    "restarts, from 0 on",
+                    *restarts));
   }
   identity.restart_count = static_cast<int>(*restarts);
 }
@@ -138,14 +140,14 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
         overrides.rank ? "world_size" : "rank"));
   }
   if (*overrides.world_size < 1 || *overrides.world_size > membership::kMaxWorldSize) {
-    throw InvalidArgument(fmt::format("init_process_group: world_size={} was passed; it must be from 1 to {}",
-                                      *overrides.world_size, membership::kMaxWorldSize));
+    throw InvalidArgument(
+        fmt::format("init_process_group: world_size={} was passed; it must be from 1 to {}: pass the number of ranks",
+                    *overrides.world_size, membership::kMaxWorldSize));
   }
   if (*overrides.rank < 0 || *overrides.rank >= *overrides.world_size) {
-    throw InvalidArgument(
-        fmt::format("init_process_group: rank={} was passed with world_size={}; ranks of this world are "
-                    "0 to {}",
-                    *overrides.rank, *overrides.world_size, *overrides.world_size - 1));
+    throw InvalidArgument(fmt::format(
+        "init_process_group: rank={} was passed with world_size={}; ranks of this world are 0 to {}: pass one of these",
+        *overrides.rank, *overrides.world_size, *overrides.world_size - 1));
   }
   const Found* launcher = complete.empty() ? nullptr : &complete.front();
   const Identity known = launcher ? launcher->reading.identity : Identity();

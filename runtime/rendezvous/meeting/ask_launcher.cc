@@ -12,11 +12,11 @@ void ask_launcher(Identity& identity, const Deadline& deadline) {
   std::shared_ptr<PmixSession> session = PmixSession::open();
   const PmixSession::Job job = session->job(deadline);
   if (session->rank() != identity.rank || job.size.value_or(0) <= identity.rank) {
-    throw InvalidArgument(fmt::format(
-        "init_process_group: PMIX_RANK={} says rank {}, and the launcher's PMIx server rank {} of {}; start the "
-        "program with `lockstep run`, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-        identity.rank, identity.rank, session->rank(),
-        job.size ? std::to_string(*job.size) : "a number it doesn't know"));
+    throw InvalidArgument(
+        fmt::format("init_process_group: PMIX_RANK={} says rank {}, but the launcher's PMIx server says rank {} of {}; "
+                    "start the program with `lockstep run`, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                    identity.rank, identity.rank, session->rank(),
+                    job.size ? std::to_string(*job.size) : "a number it doesn't know"));
   }
   identity.world_size = *job.size;
   identity.size_from_pmix = false;

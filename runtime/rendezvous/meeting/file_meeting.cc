@@ -49,8 +49,8 @@ void require_own(int fd, const std::string& path) {
   if (::fstat(fd, &status) != 0) throw cannot("look at it", path, errno);
   if (status.st_uid == ::geteuid() || status.st_uid == 0) return;
   throw InvalidArgument(
-      fmt::format("init_method file://{}: the file belongs to user id {}, this process runs as {}, and who wrote it "
-                  "could take this run over; start all ranks as one user, or give a path of your own",
+      fmt::format("init_method file://{}: the file belongs to user id {}, this process runs as {}, and whoever wrote "
+                  "the file could take this run over; start all ranks as one user, or give a path of your own",
                   path, status.st_uid, ::geteuid()));
 }
 
@@ -62,15 +62,15 @@ void clear_stale(const std::string& path, const MeetingNote& own) {
     case WriterState::gone: remove_stale_note(path, *found); return;
     case WriterState::alive:
       throw Mismatch(
-          fmt::format("init_method file://{}: it is in use by {}, which runs, and this is {}; if both are rank 0 "
-                      "of one job, give each process its own rank, else give each job its own path",
+          fmt::format("init_method file://{}: the file is in use by {}, which still runs, and this is {}; if both are "
+                      "rank 0 of one job, give each process its own rank, else give each job its own path",
                       path, found->writer(), own.writer()));
     case WriterState::unknown:
-      throw Mismatch(fmt::format(
-          "init_method file://{}: it is there already, written by {}, of which this host can't tell "
-          "whether it still runs; if that run is over, as after a reboot of its host, remove the file, else take "
-          "another path",
-          path, found->writer()));
+      throw Mismatch(
+          fmt::format("init_method file://{}: the file is there already, written by {}, and this host can't tell "
+                      "whether that process still runs; if its run is over, as after a reboot of its host, remove the "
+                      "file, else give another path",
+                      path, found->writer()));
   }
 }
 
@@ -152,7 +152,8 @@ void remove_stale_note(const std::string& path, const MeetingNote& stale) {
   if (locked.st_ino != there.st_ino || locked.st_dev != there.st_dev) return;
   const auto note = read_note(path);
   if (!note || note->token != stale.token) return;
-  log_warn("rendezvous: {} was left behind by an earlier run ({}, which is gone); replacing it", path, stale.writer());
+  log_warn("rendezvous: the file {} was left behind by an earlier run ({}, which is gone); this run replaces it", path,
+           stale.writer());
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw cannot("remove it", path, errno);
 }
 
@@ -209,7 +210,7 @@ MeetingNote await_note(const std::string& path, const std::string& run, const Re
     }
     throw Timeout(
         fmt::format("init_method file://{}: rank 0 has not written where the store is, {}: {}; look at rank 0's "
-                    "output, and whether it sees the same folder",
+                    "output, and see that rank 0's host shares this folder",
                     path, deadline.progress(), seen));
   }
 }

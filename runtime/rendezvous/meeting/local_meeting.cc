@@ -72,8 +72,10 @@ void LocalMeeting::serve() {
                                      pollfd{.fd = stop_.fd(), .events = POLLIN, .revents = 0}};
     if (::poll(entries.data(), entries.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      log_error("rendezvous: unix socket @{}: poll: {}; ranks that come later won't find this job", name_,
-                errno_text(errno));
+      log_error(
+          "rendezvous: rank 0 can't wait at unix socket @{} any more (poll: {}); ranks that come later won't find this "
+          "job: if they hang, start the job again",
+          name_, errno_text(errno));
       return;
     }
     if (entries[1].revents != 0) return;
@@ -87,8 +89,8 @@ void LocalMeeting::serve() {
       // A connection that waits stays in the queue, and would be reported again at once.
       if (!warned) {
         log_warn(
-            "rendezvous: unix socket @{}: {}; the other ranks wait until there is room; raise the limit of open files "
-            "(ulimit -n)",
+            "rendezvous: rank 0 can't answer at unix socket @{}: {}; the other ranks wait until there is room: raise "
+            "the limit of open files (ulimit -n)",
             name_, error.what());
       }
       warned = true;
@@ -103,7 +105,10 @@ void LocalMeeting::answer_one() {
   const Deadline deadline = Deadline::after(kExchange);
   const UniqueFd peer = net::unix_accept(listener_, deadline);
   if (const std::string who = stranger(peer.get()); !who.empty()) {
-    log_warn("rendezvous: unix socket @{}: turned away {}", name_, who);
+    log_warn(
+        "rendezvous: rank 0's unix socket @{} turned away {}; if that is a rank of this job, start all ranks as one "
+        "user",
+        name_, who);
     return;
   }
   const auto bytes = static_cast<std::uint32_t>(answer_.size());
@@ -117,16 +122,16 @@ std::string ask_local_meeting(const std::string& name, const Deadline& deadline)
       const UniqueFd peer = net::unix_connect_abstract(name, deadline);
       if (const std::string who = stranger(peer.get()); !who.empty()) {
         throw Mismatch(
-            fmt::format("rendezvous: unix socket @{} of this job is held by {}; ask that user to end it, or pass "
-                        "init_method tcp://127.0.0.1:PORT on all ranks",
+            fmt::format("rendezvous: unix socket @{} of this job is held by {}; ask that user to end the process, or "
+                        "pass init_method tcp://127.0.0.1:PORT on all ranks",
                         name, who));
       }
       std::uint32_t bytes = 0;
       net::recv_exact(peer.get(), std::as_writable_bytes(std::span(&bytes, 1)), deadline);
       if (bytes > kMaxAnswerBytes) {
         throw CorruptData(
-            fmt::format("rendezvous: unix socket @{} announces {} bytes, at most {} are right; run the same "
-                        "build of lockstep on all ranks",
+            fmt::format("rendezvous: rank 0's unix socket @{} announces an answer of {} bytes, and at most {} are "
+                        "possible; run the same build of lockstep on all ranks",
                         name, bytes, kMaxAnswerBytes));
       }
       std::string answer(bytes, '\0');
@@ -135,12 +140,14 @@ std::string ask_local_meeting(const std::string& name, const Deadline& deadline)
     } catch (const net::ConnectionClosed& error) {
       // Rank 0 went between accepting and answering; another may come, or the deadline will tell.
       if (!backoff.pause(deadline)) {
-        throw Timeout(fmt::format("rendezvous: {}, {}; look at rank 0's output", error.what(), deadline.progress()));
+        throw Timeout(
+            fmt::format("rendezvous: rank 0 closed the connection of this rank: {}, {}; look at rank 0's output",
+                        error.what(), deadline.progress()));
       }
     } catch (const Timeout& error) {
       throw Timeout(
-          fmt::format("rendezvous: rank 0 has not come: {}; look at its output, or set LOCKSTEP_TIMEOUT (seconds) "
-                      "if it starts later",
+          fmt::format("rendezvous: rank 0 has not come: {}; look at rank 0's output, or set LOCKSTEP_TIMEOUT (seconds) "
+                      "if rank 0 starts later",
                       error.what()));
     }
   }

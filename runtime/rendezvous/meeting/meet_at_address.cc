@@ -43,9 +43,10 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
     }
     owned.reset();
     if (!backoff.pause(deadline)) {
-      throw Timeout(fmt::format("rendezvous: {} has not met rank 0 at {} (from {}), {}: what answers there {}; {}",
-                                whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure,
-                                kLookAtRankZero));
+      throw Timeout(fmt::format(
+          "rendezvous: {} has not met rank 0 at {} (from {}), {}: the process that answers there {}; look at rank 0's "
+          "output",
+          whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure));
     }
   }
 }
@@ -55,8 +56,9 @@ std::shared_ptr<OwnedStore> host_at_address(const MeetingPlan& plan, const Ident
   bool has_said = false;
   const net::HostLookup found = net::await_own(plan.address.host, deadline, [&](const net::HostLookup& seen) {
     if (!std::exchange(has_said, true)) {
-      log_warn("rendezvous: {} waits to host the store at {} (from {}): {}", whoami(identity), plan.address.to_string(),
-               plan.told_by, seen.problem);
+      log_warn(
+          "rendezvous: {} waits to host the store at {} (from {}): {}; correct this address if it is not this host's",
+          whoami(identity), plan.address.to_string(), plan.told_by, seen.problem);
     }
     return true;
   });
@@ -89,8 +91,8 @@ std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Ident
   auto owned = host_at_address(plan, identity, deadline);
   if (!plan.secret) {
     log_info(
-        "rendezvous: no secret: anyone who reaches {} can join, read or stop this job. Set LOCKSTEP_STORE_SECRET (64 "
-        "hex digits) or LOCKSTEP_STORE_SECRET_FILE to the same value on every rank",
+        "rendezvous: this job has no secret: anyone who reaches {} can join, read or stop it. Set "
+        "LOCKSTEP_STORE_SECRET (64 hex digits) or LOCKSTEP_STORE_SECRET_FILE to the same value on every rank",
         owned->address);
   }
   return owned;

@@ -25,12 +25,11 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
   for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
     if (note.boot_id != boot_id() && net::is_loopback(note.address)) {
-      throw InvalidArgument(fmt::format(
-          "init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
-          "only, because the folder looked like one of that host; set GLOO_SOCKET_IFNAME on rank 0 to the "
-          "interface that the other hosts reach, or pass init_method tcp://host:port; if that run is over, as after a "
-          "reboot, remove the file",
-          plan.path, whoami(identity), host_name(), note.host));
+      throw InvalidArgument(
+          fmt::format("init_method file://{}: {} is on host {} and rank 0 on host {}, whose store serves that host "
+                      "only; set GLOO_SOCKET_IFNAME on rank 0 to the interface that the other hosts reach, or pass "
+                      "init_method tcp://host:port; if that run is over, remove the file",
+                      plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
     if (auto owned = connect_via_advertisement(note, plan, identity, deadline.sooner(kProbe), failure)) return owned;
@@ -38,8 +37,8 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
     if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("init_method file://{}: the store at {} that {} wrote there is not reached, {}: {}; look at "
-                      "rank 0's output",
+          fmt::format("init_method file://{}: this rank did not reach the store at {}, which {} wrote into the file, "
+                      "{}: {}; look at rank 0's output",
                       plan.path, note.address.to_string(), note.writer(), deadline.progress(), failure));
     }
   }

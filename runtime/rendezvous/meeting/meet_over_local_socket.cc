@@ -27,8 +27,10 @@ std::shared_ptr<OwnedStore> connect_via_socket(const MeetingPlan& plan, const Id
       throw with_history(error, failure);
     }
     if (!backoff.pause(deadline)) {
-      throw Timeout(fmt::format("rendezvous: {} has not met rank 0, {}: what unix socket @{} answers {}; {}",
-                                whoami(identity), deadline.progress(), plan.socket, failure, kLookAtRankZero));
+      throw Timeout(
+          fmt::format("rendezvous: {} has not met rank 0, {}, at the address that unix socket @{} gives: {}; look at "
+                      "rank 0's output",
+                      whoami(identity), deadline.progress(), plan.socket, failure));
     }
   }
 }

@@ -57,9 +57,9 @@ std::shared_ptr<OwnedStore> connect_via_pmix(PmixSession& session, const Meeting
     }
   } while (!deadline.expired());
   throw Timeout(
-      fmt::format("rendezvous: {} has not met rank 0 through PMIx, {}: {}; {}, or set LOCKSTEP_TIMEOUT (seconds) if it "
-                  "starts later",
-                  whoami(identity), deadline.progress(), failure, kLookAtRankZero));
+      fmt::format("rendezvous: {} has not met rank 0 through PMIx, {}: {}; look at rank 0's output, or set "
+                  "LOCKSTEP_TIMEOUT (seconds) if rank 0 starts later",
+                  whoami(identity), deadline.progress(), failure));
 }
 
 }  // namespace
@@ -69,7 +69,8 @@ std::shared_ptr<OwnedStore> meet_over_pmix(const MeetingPlan& plan, const Identi
   std::shared_ptr<PmixSession> session = PmixSession::open();
   if (session->rank() != identity.rank) {
     throw Mismatch(
-        fmt::format("rendezvous: {} (from {}) is rank {} to the PMIx server; start the program with mpirun itself",
+        fmt::format("rendezvous: {} (from {}) is rank {} for the launcher's PMIx server; start the program with mpirun "
+                    "itself, without a launcher between",
                     whoami(identity), identity.source, session->rank()));
   }
   auto owned = identity.rank == 0 ? host(*session, plan, identity, deadline)

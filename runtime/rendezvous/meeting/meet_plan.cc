@@ -22,8 +22,8 @@ net::HostPort store_address(const Identity& identity) {
     return address;
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_STORE='{}': {}; it must be host:port of the job's store, as "
-                    "`lockstep run` sets it",
+        fmt::format("environment: LOCKSTEP_STORE='{}' is not an address: {}; set it to host:port of the job's store, "
+                    "as `lockstep run` does",
                     printable(identity.store_address), error.what()));
   }
 }
@@ -73,8 +73,8 @@ MeetingPlan choose_method(const Identity& identity, const InitMethod& method, st
   }
   if (identity.size_from_pmix) {
     throw InvalidArgument(
-        fmt::format("rendezvous: the world size of rank {} (from {}) is known to the launcher's PMIx server only, and "
-                    "it was not asked; call ask_launcher() first",
+        fmt::format("rendezvous: only the launcher's PMIx server knows the world size of rank {} (from {}), and this "
+                    "process has not asked it; call ask_launcher() first",
                     identity.rank, identity.source));
   }
   if (identity.world_size == 1) return {};
@@ -92,10 +92,10 @@ MeetingPlan choose_method(const Identity& identity, const InitMethod& method, st
   const bool one_host = identity.local_world_size_known && identity.local_world_size == identity.world_size;
   const std::string job = job_name(identity, ancestors);
   if ((bootstrap == "pmix" && !identity.pmix) || (bootstrap == "socket" && job.empty())) {
-    throw InvalidArgument(fmt::format("environment: LOCKSTEP_BOOTSTRAP={}, but {} to rank {}/{} (from {}); unset it",
-                                      bootstrap,
-                                      bootstrap == "pmix" ? "no launcher offers PMIx" : "no launcher names the job",
-                                      identity.rank, identity.world_size, identity.source));
+    throw InvalidArgument(fmt::format(
+        "environment: LOCKSTEP_BOOTSTRAP={} can't be followed: {} to rank {}/{} (from {}); unset this variable",
+        bootstrap, bootstrap == "pmix" ? "no launcher offers PMIx" : "no launcher names the job", identity.rank,
+        identity.world_size, identity.source));
   }
   if (bootstrap == "socket" || (bootstrap.empty() && one_host && !job.empty())) return at_local_socket(identity, job);
   if (identity.pmix && bootstrap != "address") return {.method = RendezvousMethod::pmix, .told_by = identity.source};

@@ -77,11 +77,12 @@ std::shared_ptr<OwnedStore> connect_via_agent(store::TorchStoreClient& agent, co
       text = agent.get(key, deadline);
       errors = 0;
     } catch (const Timeout&) {
-      throw with_history(Timeout(fmt::format(
-                             "rendezvous: rank 0 has not come: it has not said in torchrun's store at {} where its own "
-                             "is, {}; look at its output, or set LOCKSTEP_TIMEOUT (seconds) if it starts later",
-                             plan.address.to_string(), deadline.progress())),
-                         failure);
+      throw with_history(
+          Timeout(fmt::format(
+              "rendezvous: rank 0 has not come: torchrun's store at {} does not hold the address of rank 0's store "
+              "yet, {}; look at rank 0's output, or set LOCKSTEP_TIMEOUT (seconds) if rank 0 starts later",
+              plan.address.to_string(), deadline.progress())),
+          failure);
     } catch (const StoreError&) {
       if (++errors == kMostErrors) throw;
     }
@@ -94,9 +95,9 @@ std::shared_ptr<OwnedStore> connect_via_agent(store::TorchStoreClient& agent, co
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("rendezvous: {} has not met rank 0, {}: where torchrun's store at {} says that it is: {}; "
-                      "{}",
-                      whoami(identity), deadline.progress(), plan.address.to_string(), failure, kLookAtRankZero));
+          fmt::format("rendezvous: {} has not met rank 0, {}, at the address that torchrun's store at {} gives: {}; "
+                      "look at rank 0's output",
+                      whoami(identity), deadline.progress(), plan.address.to_string(), failure));
     }
   }
 }
@@ -112,7 +113,7 @@ std::shared_ptr<OwnedStore> meet_through_agent(const MeetingPlan& plan, const Id
   } catch (const Timeout& error) {
     throw Timeout(
         fmt::format("rendezvous: {} did not reach the store that torchrun's agent hosts "
-                    "(TORCHELASTIC_USE_AGENT_STORE=True, {}): {}; it must still run",
+                    "(TORCHELASTIC_USE_AGENT_STORE=True, {}): {}; see that the agent still runs",
                     whoami(identity), plan.told_by, error.what()));
   }
   if (identity.rank == 0) return host(std::move(agent), key, plan, identity, deadline);

@@ -19,11 +19,14 @@ constexpr std::chrono::seconds kQuietLeave{1};
 void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds limit) {
   const Deadline deadline = Deadline::after(limit);
   if (server.wait_until_idle(deadline.sooner(kQuietLeave)) || std::uncaught_exceptions() > 0) return;
-  log_info("rendezvous: the other ranks still use the store at {} of this process; waiting up to {} s for them",
-           server.address().to_string(), std::chrono::duration<double>(limit).count());
+  log_info(
+      "rendezvous: the other ranks still use the store at {} of this process; this process waits up to {} s for them",
+      server.address().to_string(), std::chrono::duration<double>(limit).count());
   if (server.wait_until_idle(deadline)) return;
-  log_warn("rendezvous: leaving with {} connections to the store at {} open; their ranks will get a StoreError",
-           server.client_count(), server.address().to_string());
+  log_warn(
+      "rendezvous: this process ends with {} connections to its store at {} open; their ranks will get a StoreError: "
+      "see why these ranks are late",
+      server.client_count(), server.address().to_string());
 }
 
 }  // namespace

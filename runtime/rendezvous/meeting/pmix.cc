@@ -155,7 +155,7 @@ PmixSession::Job PmixSession::job(const Deadline& deadline) {
     Question* const answer = ask(rank, key, deadline);
     if (answer == nullptr) {
       if (!deadline.expired()) return std::nullopt;
-      throw Timeout(fmt::format("PMIx: the launcher's server did not answer what {} is, {}; {}", key,
+      throw Timeout(fmt::format("PMIx: the launcher's server did not answer what the value of {} is, {}; {}", key,
                                 deadline.progress(), kRemedy));
     }
     MutexLock lock(answer->mutex);
@@ -174,13 +174,16 @@ std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& 
   for (net::Backoff backoff;;) {
     if (Question* const answer = ask(static_cast<std::uint32_t>(rank), name, deadline)) {
       MutexLock lock(answer->mutex);
-      if (!answer->text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is not text", rank, name));
+      if (!answer->text)
+        throw CorruptData(fmt::format(
+            "PMIx: the value that rank {} put at key '{}' is not text; run the same build of lockstep on all ranks",
+            rank, name));
       return *answer->text;
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("PMIx: rank {} has not said where the store is, {}; look at its output, or set "
-                      "LOCKSTEP_TIMEOUT (seconds) if it starts later",
+          fmt::format("PMIx: rank {} has not said where its store is, {}; look at that rank's output, or set "
+                      "LOCKSTEP_TIMEOUT (seconds) if that rank starts later",
                       rank, deadline.progress()));
     }
   }

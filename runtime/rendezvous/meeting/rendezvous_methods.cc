@@ -44,8 +44,10 @@ ListenPlace listen_place(const MeetingPlan& plan, const Identity& identity, cons
 
 net::HostPort outward_address(const MeetingPlan& plan) {
   const net::InterfaceChoice choice = net::choose_interface(net::interfaces_of_this_host(), plan.interface_wishes);
-  log_info("rendezvous: the store listens at {} of {} ({}); set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME for another",
-           choice.address, choice.name, choice.why);
+  log_info(
+      "rendezvous: the store listens at {} of {} ({}); set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME for another "
+      "interface",
+      choice.address, choice.name, choice.why);
   return {choice.address, 0};
 }
 
@@ -102,8 +104,9 @@ std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint
     throw Timeout(fmt::format("rendezvous: {} didn't reach the job's store at {} (from {}), {}: {}; {}",
                               whoami(identity), address, plan.told_by, deadline.progress(), error.what(), remedy));
   } catch (const StoreError& error) {
-    throw StoreError(fmt::format("rendezvous: {} found no store of this job at {} (from {}): {}", whoami(identity),
-                                 address, plan.told_by, error.what()));
+    throw StoreError(
+        fmt::format("rendezvous: {} found no store of this job at {} (from {}): {}; see what listens at this address",
+                    whoami(identity), address, plan.told_by, error.what()));
   }
 }
 

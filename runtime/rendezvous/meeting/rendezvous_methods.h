@@ -29,7 +29,6 @@ std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Ident
 inline constexpr std::chrono::seconds kPresent{30};
 // To ask a store that is there one thing.
 inline constexpr std::chrono::seconds kProbe{3};
-inline constexpr std::string_view kLookAtRankZero = "look at rank 0's output";
 inline constexpr std::string_view kUsedStore =
     "leads to the store of a group that this process has left: rank 0 has not left it yet";
 
