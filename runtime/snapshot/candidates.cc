@@ -115,8 +115,10 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
       if (later == nullptr) {
         all_.push_back(std::move(candidate));
       } else if (group.rank() == 0) {
-        log_warn("snapshots: '{}' of {} is skipped: generation {} did not resume from it", candidate.path,
-                 group.roster()[static_cast<std::size_t>(rank)].describe(), later->number);
+        log_warn(
+            "snapshots: '{}' of {} is skipped: a later start of this job, generation {}, did not resume from this "
+            "snapshot",
+            candidate.path, group.roster()[static_cast<std::size_t>(rank)].describe(), later->number);
       }
     }
     ++rank;
@@ -168,8 +170,8 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
       // from this snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
-          "{}: on {}: '{}' can't be read: {}; or move that snapshot away, to resume from an older one", call_,
-          group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
+          "{}: on {}: the snapshot '{}' can't be read: {}; or move that snapshot away, to resume from an older one",
+          call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
     // The first rank that has the manifest sends the manifest to all ranks.
     const std::string text =

@@ -61,15 +61,15 @@ void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
     free = free_bytes(folder_);
   }
   if (free < bytes) {
-    throw InvalidArgument(
-        fmt::format("snapshots: '{}' has {} free, and one snapshot takes {}; make room, or give another folder",
-                    folder_.string(), readable_bytes(free), readable_bytes(bytes)));
+    throw InvalidArgument(fmt::format(
+        "snapshots: the disk of '{}' has {} free, and one snapshot takes {}; make room, or give another folder",
+        folder_.string(), readable_bytes(free), readable_bytes(bytes)));
   }
   const auto most = static_cast<std::uint64_t>(options_.keep) + 1;
   if (free / most < bytes) {
     log_warn(
-        "snapshots: '{}' has {} free, and the {} to keep and one that is being written take {}; make room, or lower "
-        "SnapshotOptions::keep",
+        "snapshots: the disk of '{}' has {} free, and the {} snapshots to keep and one that is being written take {}; "
+        "make room, or lower SnapshotOptions::keep",
         folder_.string(), readable_bytes(free), options_.keep, readable_bytes(bytes * most));
   }
 }
@@ -100,8 +100,9 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
     } catch (const Error& error) {
       const auto* const system = dynamic_cast<const SystemError*>(&error);
       if (all_write && (system == nullptr || !is_full(*system))) throw;
-      log_warn("snapshots: this run could not be recorded in the folder of {}{}: {}", who(),
-               all_write ? ", and no step is saved until its disk has room" : "", error.what());
+      log_warn(
+          "snapshots: this run could not be recorded in the folder of {}{}: {}; see that the folder can be written",
+          who(), all_write ? ", and no step is saved until its disk has room" : "", error.what());
     }
   };
   std::error_code ignored;
@@ -117,7 +118,9 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
     const checkpoint::SeriesLock only(folder_, who());
     checkpoint::clean_rescues(folder_, generation_, from_step);
   } catch (const Error& error) {
-    log_warn("snapshots: files of earlier runs on this host could not be removed: {}", error.what());
+    log_warn(
+        "snapshots: files of earlier runs on this host could not be removed: {}; see that this user may remove them",
+        error.what());
   }
 }
 
@@ -168,14 +171,14 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
 void Catalogue::clean(int keep, std::int64_t being_written) {
   try {
     if (keep < options_.keep)
-      log_warn("snapshots: the disk of '{}' is full: keeping {} of {} snapshots", folder_.string(), keep,
-               options_.keep);
+      log_warn("snapshots: the disk of '{}' is full: keeping {} of {} snapshots; make room on the disk",
+               folder_.string(), keep, options_.keep);
     checkpoint::Retention now = retention();
     now.keep = keep;
     now.being_written = being_written;
     checkpoint::clean(folder_, now);
   } catch (const Error& error) {
-    log_warn("snapshots: older snapshots could not be removed: {}", error.what());
+    log_warn("snapshots: older snapshots could not be removed: {}; see that this user may remove them", error.what());
   }
 }
 

@@ -51,12 +51,13 @@ void ItemList::add(ListedItem item) {
   const std::string shown = checkpoint::in_quotes(item.name);
   if (!is_name(item.name)) {
     throw InvalidArgument(
-        fmt::format("Snapshots: add({}): give a name of letters, digits, '_', '-' and '.', at most 100 of them, that "
-                    "does not begin with '.'",
+        fmt::format("Snapshots: add({}): an item can't have this name; give one of letters, digits, '_', '-' and '.', "
+                    "at most 100 of them, that does not begin with '.'",
                     shown));
   }
   if (std::ranges::count(items_, item.name, &ListedItem::name) > 0) {
-    throw InvalidArgument(fmt::format("Snapshots: add({}): another item has this name; give each its own", shown));
+    throw InvalidArgument(
+        fmt::format("Snapshots: add({}): another item has this name; give each item a name of its own", shown));
   }
   items_.push_back(std::move(item));
 }
@@ -143,9 +144,11 @@ void ItemList::take_slices(CapturedItem& captured) const {
     if (shard.begin == shard.end) continue;
     if (std::cmp_not_equal(tensor.bytes.size(),
                            static_cast<std::size_t>(shard.end - shard.begin) * size_of(tensor.dtype))) {
-      throw InvalidArgument(fmt::format("Snapshots: {}: tensor {} has {} bytes for elements {} to {} of {}",
-                                        captured.item.name, checkpoint::in_quotes(tensor.name), tensor.bytes.size(),
-                                        shard.begin, shard.end, checkpoint::describe(tensor.dtype, tensor.shape)));
+      throw InvalidArgument(
+          fmt::format("Snapshots: item {}: tensor {} has {} bytes for elements {} to {} of {}, and they take another "
+                      "number of bytes; correct the item's shard",
+                      captured.item.name, checkpoint::in_quotes(tensor.name), tensor.bytes.size(), shard.begin,
+                      shard.end, checkpoint::describe(tensor.dtype, tensor.shape)));
     }
     sliced.slices.push_back({file, shard.begin, shard.end});
     own.push_back(std::move(tensor));

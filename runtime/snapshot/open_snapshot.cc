@@ -63,8 +63,8 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
     case AtAnotherSize::refuse: break;
   }
   throw InvalidArgument(
-      fmt::format("item {} has one value for each of {} ranks, and this job has {}; run {} ranks, or add it with "
-                  "AtAnotherSize::sum or drop",
+      fmt::format("item {} has one value for each of {} ranks, and this job has {} ranks; run {} ranks, or add the "
+                  "item with AtAnotherSize::sum or drop",
                   checkpoint::in_quotes(item.name), item.values.size(), size, item.values.size()));
 }
 
@@ -158,9 +158,9 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       // per rank.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
-        throw InvalidArgument(fmt::format("it is of type {}, and the program's is {}",
-                                          checkpoint::in_quotes(saved->type),
-                                          checkpoint::in_quotes(item.item->type())));
+        throw InvalidArgument(fmt::format(
+            "the item is of type {}, and the program's is {}; add an item of the snapshot's type under this name",
+            checkpoint::in_quotes(saved->type), checkpoint::in_quotes(item.item->type())));
       }
       const auto values = own_values(*saved, item.at_another_size, group_.rank(), group_.size());
       item.item->check(SharedItem(*this, *saved, values.value_or(item.item->values())), options);
@@ -205,7 +205,8 @@ void OpenSnapshot::load(const ItemList& items) {
   for (const ManifestItem& saved : manifest_.items) {
     const auto item = std::ranges::find(items.all(), saved.name, &ListedItem::name);
     if (item == items.all().end()) {
-      log_warn("snapshots: {} of '{}' is left out", checkpoint::in_quotes(saved.name), chosen_.path);
+      log_warn("snapshots: item {} of '{}' is left out, since the program has added no item of this name",
+               checkpoint::in_quotes(saved.name), chosen_.path);
       continue;
     }
     auto values = own_values(saved, item->at_another_size, group_.rank(), group_.size());

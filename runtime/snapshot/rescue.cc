@@ -86,7 +86,7 @@ bool Rescue::refuse_lost(std::string_view why) {
     reason = fmt::format("is split over the ranks, and a survivor has only its own shard; the job resumes from {}",
                          cost_of_loss());
   }
-  log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: {} {}", why, step_,
+  log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: item {} {}", why, step_,
            catalogue_.who(), checkpoint::in_quotes(lost->name), reason);
   return true;
 }
@@ -96,8 +96,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
   if (step_ == kNone || !is_as_kept() || std::exchange(is_saved_, true)) return;
   if (!all_live && group_.internals().are_apart()) {
     log_warn(
-        "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which one is right; "
-        "the job resumes from the last saved step",
+        "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which replica is "
+        "right; the job resumes from the last saved step",
         why, step_);
     return;
   }
@@ -117,7 +117,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
     if (!items_.are_sharded()) return save_alone(why, std::move(values));
     writer_.save(catalogue_.head(step_, why), items_.capture(std::move(values), false, &kept_));  // all ranks are alive
   } catch (const std::exception& error) {
-    log_error("snapshots: {}, and step {} was not saved: {}", why, step_, error.what());
+    log_error("snapshots: {}, and step {} was not saved: {}; the job resumes from the last saved step", why, step_,
+              error.what());
   }
 }
 

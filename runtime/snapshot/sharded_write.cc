@@ -114,8 +114,9 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   catalogue.clean();
   if (!failure.empty()) copy();  // clean() may have made room
   if (failure.empty()) return;
-  log_warn("snapshots: step {} is saved, except for the copy of its manifest on the disk of {}: {}", manifest.step,
-           catalogue.who(), failure);
+  log_warn(
+      "snapshots: step {} is saved, except for the copy of its manifest on the disk of {}: {}; make room on that disk",
+      manifest.step, catalogue.who(), failure);
 }
 
 }  // namespace

@@ -55,13 +55,14 @@ void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> 
   }
   if (group_.rank() != 0) return;
   if (why_not != kBusy) {
-    return log_error("snapshots: step {} was not saved, and the run continues: {}", step, why_not);
+    return log_error("snapshots: step {} was not saved, and the run continues: {}; mend this before the next snapshot",
+                     step, why_not);
   }
   ++left_out_;
   if (!next_left_out_.expired()) return;
   log_warn(
       "snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, save to a faster disk, or "
-      "call wait() between the two",
+      "call wait() between the two saves",
       step, left_out_ > 1 ? fmt::format(", as were {} before", left_out_ - 1) : "",
       being_written_ < 0 ? "another rank's shard of the one before"
                          : fmt::format("step {} ({})", being_written_, why_it_is_written_),
@@ -128,8 +129,8 @@ void SnapshotWriter::report() {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log_error("snapshots: step {} was not saved{}, and the run continues: {}", step,
-                group_.rank() == 0 ? "" : fmt::format(" to the disk of {}", catalogue_.who()), error.what());
+      log_error("snapshots: step {} was not saved{}, and the run continues: {}; mend this before the next snapshot",
+                step, group_.rank() == 0 ? "" : fmt::format(" to the disk of {}", catalogue_.who()), error.what());
     }
     return;
   }

@@ -51,18 +51,19 @@ struct BasicSnapshots::Impl {
   void require_begun(const char* call) const {
     if (is_over) {
       throw InvalidArgument(
-          fmt::format("Snapshots: {}() after load_best_model(), which replaced the model of the last step; "
-                      "call it before",
+          fmt::format("Snapshots: {}() was called after load_best_model(), which replaced the model of the last step; "
+                      "call it before load_best_model()",
                       call));
     }
     if (is_begun) return;
-    throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
+    throw InvalidArgument(
+        fmt::format("Snapshots: {}() was called before restore(); call restore() once, before the loop", call));
   }
 
   void add(ListedItem item) {
     if (!is_begun) return items.add(std::move(item));
-    throw InvalidArgument(
-        fmt::format("Snapshots: add({}) after restore(); add everything before", checkpoint::in_quotes(item.name)));
+    throw InvalidArgument(fmt::format("Snapshots: add({}) was called after restore(); add every item before restore()",
+                                      checkpoint::in_quotes(item.name)));
   }
 
   // Returns the items that this rank saves now. The call is collective if an item has a value for each rank.
@@ -81,9 +82,9 @@ struct BasicSnapshots::Impl {
       rescue.forget();  // a survivor must not save the step either
       const bool is_saved = writer.last_saved() == at;
       throw InvalidArgument(fmt::format(
-          "Snapshots: step() or save() came between two backwards of one step, after step {}: no snapshot has the "
-          "first one's gradients, and a resumed run would lack them; call it after the last backward of a step and the "
-          "optimizer{}. If an epoch ends with too few micro-batches for a step, take that step too, or drop them",
+          "Snapshots: step() or save() came between two backwards of one step, after step {}, and a snapshot lacks the "
+          "first one's gradients; call it after the last backward of a step and the optimizer{}. If an epoch ends with "
+          "too few micro-batches for a step, take that step too, or drop them",
           at,
           is_saved ? fmt::format(", and remove step {} from '{}' if it is there", at, catalogue.folder().string())
                    : ""));
@@ -111,7 +112,10 @@ struct BasicSnapshots::Impl {
   BestStep judge(double value) {
     const std::int64_t step = count();
     if (std::isnan(value)) {
-      log_warn("snapshots: step {} is not among the best: its value is NaN", step);
+      log_warn(
+          "snapshots: step {} is not among the best, because the value that save_if_best() got is NaN; look at the "
+          "evaluation",
+          step);
       return BestStep::is_none;
     }
     try {
@@ -125,8 +129,10 @@ struct BasicSnapshots::Impl {
       log_info("snapshots: step {}, saved before, is {}", step, describe_best(value));
       return BestStep::is_saved;
     } catch (const Error& error) {
-      log_error("snapshots: could not record that step {} is among the best ({}), and the run continues: {}", step,
-                value, error.what());
+      log_error(
+          "snapshots: could not record that step {} is among the best (with {}), and the run continues: {}; mend this "
+          "before the next save_if_best()",
+          step, value, error.what());
       return BestStep::is_none;
     }
   }
@@ -202,7 +208,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   constexpr const char* kCall = "Snapshots::restore";
   Impl& self = *impl_;
   if (self.is_begun)
-    throw InvalidArgument("Snapshots: restore() was called before; it is called once, before the loop");
+    throw InvalidArgument("Snapshots: restore() was called a second time; call it once, before the loop");
   ProcessGroup& group = *self.group;
   const auto on_rank0_alone = [&](const auto& action) {
     on_rank0(
@@ -345,8 +351,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   snapshot.check(model, self.options.restore);
   snapshot.load(model);
   if (self.group->rank() == 0) {
-    log_info("snapshots: the model is that of step {}, with the best value, {}: '{}'", best->step, *best->value,
-             best->path);
+    log_info("snapshots: load_best_model() has loaded the model of step {}, which has the best value, {}: '{}'",
+             best->step, *best->value, best->path);
   }
   return snapshot.restored();
 }

@@ -51,7 +51,7 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
   const auto& values = hello.values;
   if (hello.number != proto::kVersion) {
     return refuse(
-        fmt::format("the client speaks version {} of lockstep's protocol, this server version {}: use one "
+        fmt::format("the client speaks version {} of lockstep's protocol, and this server speaks version {}: use one "
                     "release of lockstep in a run",
                     hello.number, proto::kVersion));
   }
@@ -65,8 +65,9 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
         claim_.client_nonce.size(), proto::kNonceBytes));
   }
   if (claim_.run_id.size() > kMaxNameBytes || claim_.role.size() > kMaxNameBytes) {
-    return refuse(fmt::format("the client's HELLO has a run id of {} bytes and a role of {}; give at most {}",
-                              claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
+    return refuse(
+        fmt::format("the client's HELLO has a run id of {} bytes and a role of {} bytes; give at most {} bytes",
+                    claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
   }
   if (claim_.secret == nullptr) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
@@ -101,8 +102,9 @@ ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
 ClientGreeting::ClientGreeting(const Secret* secret, std::string run_id, std::string role)
     : own_{.secret = secret, .run_id = std::move(run_id), .role = std::move(role), .client_nonce = random_nonce()} {
   if (own_.run_id.size() > kMaxNameBytes || own_.role.size() > kMaxNameBytes) {
-    throw InvalidArgument(fmt::format("a store's client has a run id of {} bytes and a role of {}; give at most {}",
-                                      own_.run_id.size(), own_.role.size(), kMaxNameBytes));
+    throw InvalidArgument(
+        fmt::format("a store's client has a run id of {} bytes and a role of {} bytes; give at most {} bytes",
+                    own_.run_id.size(), own_.role.size(), kMaxNameBytes));
   }
 }
 
@@ -118,8 +120,8 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
     if (own_.secret == nullptr) return {};
     // A server that asks for no proof can't prove that it knows the run's secret, so the client refuses the server.
     throw StoreError(
-        "the server wants no secret, but this run has one: it is not this run's store; does another "
-        "program listen there?");
+        "the server wants no secret, but this run has one, so the server is not this run's store; see whether another "
+        "program listens there");
   }
   if (own_.secret == nullptr) {
     throw StoreError(
@@ -141,12 +143,13 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
 void ClientGreeting::check(const proto::Contents& answer) const {
   if (answer.number != proto::kOk) {
     throw StoreError(
-        fmt::format("the server refused us: {}; is LOCKSTEP_STORE_SECRET (or the file of "
-                    "LOCKSTEP_STORE_SECRET_FILE) that of the run at this address?",
+        fmt::format("the server refused this client: {}; see whether LOCKSTEP_STORE_SECRET (or the file of "
+                    "LOCKSTEP_STORE_SECRET_FILE) is that of the run at this address",
                     why(answer)));
   }
   if (answer.values.empty() || !own_.verify(proto::Prover::server, answer.values.front())) {
-    throw StoreError("the server could not prove that it knows the run's secret; see who listens at its address");
+    throw StoreError(
+        "the server could not prove that it knows the run's secret; see which program listens at its address");
   }
 }
 

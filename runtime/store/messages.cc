@@ -19,19 +19,21 @@ std::string quoted_keys(std::span<const std::string> keys) {
 void throw_wait_timeout(std::string_view store, std::span<const std::string> keys, std::span<const std::string> missing,
                         const Deadline& deadline) {
   throw Timeout(
-      fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; the rank that sets them has not "
-                  "got that far, or has ended",
+      fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; look at the rank that sets them, which "
+                  "has not got that far, or has ended",
                   store, keys.size(), deadline.progress(), missing.size(), quoted_keys(missing)));
 }
 
 void check_sizes(std::string_view store, std::string_view key, std::string_view value) {
   if (key.size() > kMaxKeyBytes) {
-    throw InvalidArgument(fmt::format("store ({}): a key of {} bytes ('{}...'); at most {} are possible", store,
-                                      key.size(), key.substr(0, 32), kMaxKeyBytes));
+    throw InvalidArgument(
+        fmt::format("store ({}): a key of {} bytes ('{}...') is too long; at most {} are possible: give a shorter key",
+                    store, key.size(), key.substr(0, 32), kMaxKeyBytes));
   }
   if (value.size() > kMaxValueBytes) {
-    throw InvalidArgument(fmt::format("store ({}): a value of {} bytes for key '{}'; at most {} are possible: split it",
-                                      store, value.size(), key, kMaxValueBytes));
+    throw InvalidArgument(
+        fmt::format("store ({}): a value of {} bytes for key '{}' is too long; at most {} are possible: split it",
+                    store, value.size(), key, kMaxValueBytes));
   }
 }
 
@@ -57,8 +59,8 @@ void check_append(std::string_view store, std::string_view key, std::size_t pres
                   std::size_t limit) {
   if (present + added <= limit) return;
   throw StoreError(
-      fmt::format("store ({}): append of {} bytes to the {} at key '{}'; a value has at most {} bytes: use "
-                  "several keys",
+      fmt::format("store ({}): append of {} bytes to the {} bytes at key '{}' is too much; a value has at most {} "
+                  "bytes: use several keys",
                   store, added, present, key, limit));
 }
 

@@ -46,16 +46,18 @@ std::string read_secret_file(const std::string& path) {
   // Check the open descriptor instead of the path, so that nobody can replace the file between the check and the read.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
-  if (!S_ISREG(status.st_mode)) throw refuse("it is not a regular file; write the 64 hex digits to one of mode 0600");
+  if (!S_ISREG(status.st_mode))
+    throw refuse("the path is not a regular file; write the 64 hex digits to a file of mode 0600");
   if ((status.st_mode & 077) != 0 && !is_mounted_read_only(fd.get())) {
     throw refuse(
-        fmt::format("others may read or write it (mode {:04o}): chmod 600 it, and if anybody else could "
+        fmt::format("others may read or write the file (mode {:04o}): run chmod 600 on it, and if anybody else could "
                     "have read it, draw a new secret",
                     status.st_mode & 07777));
   }
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
     throw refuse(
-        fmt::format("it belongs to user {}, and this process runs as {}: it must belong to that user or to root",
+        fmt::format("the file belongs to user {}, and this process runs as user {}: give a file that belongs to this "
+                    "user or to root",
                     status.st_uid, ::geteuid()));
   }
   std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that a longer text is noticed
@@ -94,18 +96,18 @@ Secret Secret::random() {
 
 Secret Secret::parse(std::string_view hex) {
   if (hex.size() != 2 * kBytes) {
-    throw InvalidArgument(
-        fmt::format("a store's secret has {} hex digits, this one has {} characters; "
-                    "'openssl rand -hex {}' draws one",
-                    2 * kBytes, hex.size(), kBytes));
+    throw InvalidArgument(fmt::format(
+        "a store's secret has {} hex digits, and this one has {} characters; 'openssl rand -hex {}' draws one",
+        2 * kBytes, hex.size(), kBytes));
   }
   Secret secret;
   for (std::size_t i = 0; i < hex.size(); ++i) {
     const int digit = hex_digit(hex[i]);
     if (digit < 0) {
-      throw InvalidArgument(fmt::format(
-          "a store's secret is {} hex digits; character {} of this one is not; 'openssl rand -hex {}' draws one",
-          2 * kBytes, i + 1, kBytes));
+      throw InvalidArgument(
+          fmt::format("a store's secret is {} hex digits, and character {} of this one is not a hex digit; 'openssl "
+                      "rand -hex {}' draws one",
+                      2 * kBytes, i + 1, kBytes));
     }
     secret.bytes_[i / 2] = secret.bytes_[i / 2] << 4 | static_cast<std::byte>(digit);
   }

@@ -64,9 +64,10 @@ TcpConnection TcpConnection::open_with(const net::HostPort& address, const Deadl
     } catch (const Timeout& error) {
       outcome = error.what();
     } catch (const CorruptData& error) {
-      throw StoreError(fmt::format(
-          "{} answered the greeting with something that no store server sends ({}); is it another program's port?",
-          address.to_string(), error.what()));
+      throw StoreError(
+          fmt::format("the process at {} answered the greeting with something that no store server sends ({}); is it "
+                      "another program's port?",
+                      address.to_string(), error.what()));
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(

@@ -78,9 +78,9 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
   std::string bytes;
   proto::write_request(bytes, request);
   if (bytes.size() > kLimits.max_message_bytes) {
-    throw InvalidArgument(fmt::format("store: {} of {} keys has {} bytes; at most {} are possible: split it",
-                                      proto::shape_of(request.op).name, request.contents.keys.size(), bytes.size(),
-                                      kLimits.max_message_bytes));
+    throw InvalidArgument(fmt::format(
+        "store: the request {} of {} keys has {} bytes, and at most {} are possible; split the request",
+        proto::shape_of(request.op).name, request.contents.keys.size(), bytes.size(), kLimits.max_message_bytes));
   }
   return bytes;
 }
@@ -193,7 +193,8 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
 void TcpStore::check_status(const std::string& what, const Frame& frame) const {
   if (frame.status == proto::kOk || frame.status == proto::kMissing || frame.status == proto::kRefused) return;
   throw StoreError(
-      fmt::format("store ({}): {}: the server sent the unknown status {}", description(), what, frame.status));
+      fmt::format("store ({}): {}: the server sent the unknown status {}; run one version of lockstep on every host",
+                  description(), what, frame.status));
 }
 
 void TcpStore::stop_waiting() { stop_.notify(); }

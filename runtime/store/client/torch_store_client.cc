@@ -68,8 +68,10 @@ void TorchStoreClient::greet(TcpConnection& connection, const Deadline& deadline
   connection.send(bytes_of({Op::validate, {{}, {}, proto::kMagic}}) + bytes_of({Op::ping, {{}, {}, nonce}}), deadline);
   const std::int64_t answer = connection.receive(Op::ping, 0, deadline).number;
   if (answer != nonce) {
-    throw StoreError(fmt::format("{} answered the greeting with {:#x}, {:#x} was wanted: it is not a store server",
-                                 server_.to_string(), answer, nonce));
+    throw StoreError(
+        fmt::format("the process at {} answered the greeting with {:#x}, and {:#x} was wanted: it is not a store "
+                    "server; see which program listens there",
+                    server_.to_string(), answer, nonce));
   }
 }
 

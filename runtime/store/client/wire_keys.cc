@@ -26,8 +26,8 @@ std::string wire_key(std::string_view store, std::string_view key) {
 
 WireKeys::WireKeys(std::string_view store, std::span<const std::string> keys) : plain(keys) {
   if (keys.size() > kKeyLimits.max_count) {
-    throw InvalidArgument(fmt::format("store ({}): {} keys in one call; at most {} are possible: split it", store,
-                                      keys.size(), kKeyLimits.max_count));
+    throw InvalidArgument(fmt::format("store ({}): one call has {} keys, and at most {} are possible; split the call",
+                                      store, keys.size(), kKeyLimits.max_count));
   }
   storage.reserve(keys.size());
   for (const std::string& key : keys) storage.push_back(wire_key(store, key));

@@ -17,15 +17,15 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
   const std::size_t limit = limits_.max_bytes - (small ? 0 : limits_.max_bytes / 16);
   if (new_bytes > old_bytes && total > limit) {
     throw StoreError(fmt::format(
-        "write of {} bytes to key '{}': the store would hold {} bytes, its limit is {}{}; erase keys, or raise "
-        "the limit (lockstep store serve --max-memory)",
+        "write of {} bytes to key '{}': the store would hold {} bytes, and its limit is {}{}; erase keys, or raise the "
+        "limit (lockstep store serve --max-memory)",
         new_bytes, key, total, limit, small ? "" : fmt::format(" for writes of more than {}", kSmallBytes)));
   }
   const std::size_t entries = values_.size() + items_;
   if (is_new && entries >= limits_.max_entries) {
     throw StoreError(
-        fmt::format("write to key '{}': the store holds {} keys and items of queues, its limit is {}; erase some, or "
-                    "raise the limit (lockstep store serve --max-keys)",
+        fmt::format("write to key '{}': the store holds {} keys and items of queues, and its limit is {}; erase some, "
+                    "or raise the limit (lockstep store serve --max-keys)",
                     key, entries, limits_.max_entries));
   }
 }
@@ -165,8 +165,10 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
   while (lacking < keys.size() && exists(keys[lacking], what)) ++lacking;
   if (lacking == keys.size()) return true;
   if (waited_keys_ + keys.size() > limits_.max_waited_keys) {
-    throw StoreError(fmt::format("wait for {} keys: clients of this store wait for {} keys already, the limit is {}",
-                                 keys.size(), waited_keys_, limits_.max_waited_keys));
+    throw StoreError(
+        fmt::format("wait for {} keys: clients of this store wait for {} keys already, and the limit is {}; wait for "
+                    "fewer keys at a time",
+                    keys.size(), waited_keys_, limits_.max_waited_keys));
   }
   waited_keys_ += keys.size();
   const Wait& wait = waits_[waiter] = {{keys.begin(), keys.end()}, what, lacking, next_number_++};

@@ -18,7 +18,9 @@ void LegacyClients::watch(ClientId client, std::string_view key) {
   const std::vector<ClientId> present = watchers(key);
   if (std::ranges::find(present, client) != present.end()) return;
   if (watches_ >= max_watches_) {
-    throw StoreError(fmt::format("WATCH_KEY '{}': {} keys are watched, the limit is {}", key, watches_, max_watches_));
+    throw StoreError(fmt::format(
+        "WATCH_KEY '{}': clients of this store watch {} keys already, and the limit is {}; watch fewer keys", key,
+        watches_, max_watches_));
   }
   watchers_of_[std::string(key)].push_back(client);
   watched_by_[client].emplace_back(key);

@@ -53,7 +53,8 @@ bool ServerLoop::run() {
     loop_.run([this](const std::exception& error) { survive([&] { warn(error.what()); }); });
   } catch (const std::exception& error) {
     was_stopped = false;
-    log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
+    log_error("store server at {}: the server ends, and all clients are closed: {}; start the job again",
+              address_.to_string(), error.what());
   }
   // Close the clients before close_listener(), because close_listener() makes the last report of the number of clients.
   clients_.clear();
@@ -352,7 +353,7 @@ void ServerLoop::warn(const std::string& text) {
     summary_is_due_ = true;
     loop_.run_after(log_limit_.summary_time() - Clock::now(), [this] {
       summary_is_due_ = false;
-      log_warn("store server at {}: {} more such lines were left out", address_.to_string(),
+      log_warn("store server at {}: {} more such lines were left out of this output", address_.to_string(),
                log_limit_.take_left_out());
     });
   }

@@ -46,7 +46,9 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::validate:
       if (number == proto::kMagic) break;
       throw StoreError(
-          fmt::format("the client's VALIDATE has the number {:#x}, and a store takes {:#x}", number, proto::kMagic));
+          fmt::format("the client's VALIDATE has the number {:#x}, and a store takes {:#x}; see which program connects "
+                      "to this port",
+                      number, proto::kMagic));
     case Op::set: state_.keys.set(keys[0], values[0]); break;
     case Op::append: state_.keys.append(keys[0], values[0]); break;
     case Op::multi_set:
@@ -239,9 +241,9 @@ std::vector<std::string_view> ServerSession::values_of(Op op, const std::vector<
     bytes += values.back().size() + sizeof(std::uint64_t);
   }
   if (bytes > state_.options.limits.max_message_bytes) {
-    throw StoreError(fmt::format("{} of {} keys: the reply would have {} bytes, the limit is {}; ask for fewer",
-                                 proto::shape_of(op).name, keys.size(), bytes,
-                                 state_.options.limits.max_message_bytes));
+    throw StoreError(
+        fmt::format("{} of {} keys: the reply would have {} bytes, and the limit is {}; ask for fewer keys",
+                    proto::shape_of(op).name, keys.size(), bytes, state_.options.limits.max_message_bytes));
   }
   return values;
 }
@@ -267,8 +269,9 @@ void ServerSession::reply_keys() {
   contents.number = static_cast<std::int64_t>(contents.keys.size());
   const std::size_t bytes = bytes_of(contents.keys);
   if (bytes > state_.options.limits.max_message_bytes) {
-    throw StoreError(fmt::format("LIST_KEYS of {} keys: the reply would have about {} bytes, the limit is {}",
-                                 contents.keys.size(), bytes, state_.options.limits.max_message_bytes));
+    throw StoreError(fmt::format(
+        "LIST_KEYS of {} keys: the reply would have about {} bytes, and the limit is {}; erase keys that nobody needs",
+        contents.keys.size(), bytes, state_.options.limits.max_message_bytes));
   }
   reply(Op::list_keys, contents);
 }
