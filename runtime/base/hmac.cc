@@ -20,7 +20,9 @@ Sha256Mac hmac_sha256(std::span<const std::byte> key, std::span<const std::strin
                                      reinterpret_cast<const unsigned char*>(message.data()), message.size(),
                                      reinterpret_cast<unsigned char*>(mac.data()), &size);
   if (done == nullptr || size != mac.size()) {
-    throw Error("HMAC-SHA256: libcrypto refused it; does a policy of this machine (openssl.cnf) forbid SHA-256?");
+    throw Error(
+        "HMAC-SHA256: libcrypto refused to compute it; see whether a policy of this machine (openssl.cnf) forbids "
+        "SHA-256");
   }
   return mac;
 }

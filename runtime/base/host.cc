@@ -22,7 +22,8 @@ std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
   if (!std::getline(file, text) || text.empty()) {
-    throw SystemError("read /proc/sys/kernel/random/boot_id (is /proc mounted, without subset=pid?)", errno);
+    throw SystemError("this process can't read /proc/sys/kernel/random/boot_id (mount /proc, without subset=pid)",
+                      errno);
   }
   return text;
 }
@@ -30,7 +31,7 @@ std::string boot_id() {
 std::string network_namespace() {
   char name[64];
   const ssize_t size = readlink("/proc/self/ns/net", name, sizeof name);
-  if (size < 0) throw SystemError("read /proc/self/ns/net (is /proc mounted, without subset=pid?)", errno);
+  if (size < 0) throw SystemError("this process can't read /proc/self/ns/net (mount /proc, without subset=pid)", errno);
   return {name, static_cast<std::size_t>(size)};
 }
 

@@ -86,7 +86,7 @@ void* LoadedPlugin::symbol(const char* name) const {
   void* const address = handle == nullptr ? nullptr : dlsym(handle, name);
   if (address == nullptr) {
     throw BackendUnavailable(
-        fmt::format("plug-in '{}' has no {}; build lockstep and its plug-ins together", path, name));
+        fmt::format("plug-in '{}' has no function {}; build lockstep and its plug-ins together", path, name));
   }
   return address;
 }

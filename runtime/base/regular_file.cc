@@ -52,7 +52,8 @@ std::string read_regular(const std::string& path, std::size_t most) {
   std::string text;
   if (!fd || !read_all(fd.get(), text, most + 1)) throw SystemError(fmt::format("read '{}'", path), errno);
   if (text.size() <= most) return text;
-  throw InvalidArgument(fmt::format("'{}' has more than {} bytes; is it the file that was meant?", path, most));
+  throw InvalidArgument(fmt::format(
+      "'{}' has more than {} bytes, which is too many for such a file; is it the file that was meant?", path, most));
 }
 
 }  // namespace lockstep

@@ -100,9 +100,8 @@ void DeviceAllocator::wait_for(cudaStream_t stream, std::size_t bytes) {
   const Deadline deadline = Deadline::after(longest_wait_);
   if (poll(idle, deadline)) return;
   throw Timeout(fmt::format(
-      "allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would "
-      "free, {}: a kernel runs that long or forever, or a collective waits for a rank that is gone; look at the "
-      "other ranks' output, or use a smaller batch or model",
+      "allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would free, {}; "
+      "look for a kernel that never ends, look at the other ranks' output, or use a smaller batch or model",
       describe_(), bytes, deadline.progress()));
 }
 
@@ -136,9 +135,8 @@ void DeviceAllocator::refuse(std::size_t bytes) {
   const DeviceMemory now = memory();
   throw DeviceError(
       fmt::format("allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
-                  "and keeps {} that are too small, besides what other libraries of the process keep, such as "
-                  "LibTorch's cache (c10::cuda::CUDACachingAllocator::emptyCache()); use a smaller batch or model, or "
-                  "see in nvidia-smi what else runs there",
+                  "and keeps {} that are too small; use a smaller batch or model, empty LibTorch's cache "
+                  "(c10::cuda::CUDACachingAllocator::emptyCache()), or see in nvidia-smi what else runs there",
                   bytes, describe_(), now.free_bytes, now.total_bytes, ::getpid(), now.used_bytes, now.cached_bytes));
 }
 

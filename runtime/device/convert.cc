@@ -39,9 +39,10 @@ bool is_wide(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 void check_convertible(const ConstBufferView& from, const BufferView& to) {
   const bool fits = (is_wide(from.dtype) && is_half(to.dtype)) || (is_half(from.dtype) && is_wide(to.dtype));
   if (fits && from.count == to.count) return;
-  throw InvalidArgument(fmt::format(
-      "convert of {} {} to {} {}; give as many, of float32 or float64 on one side and of 16 bits on the other",
-      from.count, name_of(from.dtype), to.count, name_of(to.dtype)));
+  throw InvalidArgument(
+      fmt::format("convert of {} {} to {} {}; give as many elements on both sides, of float32 or float64 on one side "
+                  "and of 16 bits on the other",
+                  from.count, name_of(from.dtype), to.count, name_of(to.dtype)));
 }
 
 void convert_on_host(const ConstBufferView& from, const BufferView& to) {

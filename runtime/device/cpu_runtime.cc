@@ -31,8 +31,9 @@ struct CpuEvent {
 
 void require_default(StreamView stream, const char* operation) {
   if (stream.device.kind == DeviceKind::cpu && stream.handle == nullptr) return;
-  throw InvalidArgument(fmt::format("{}: a stream of {} was given to the CPU, which has its default stream only",
-                                    operation, stream.device.str()));
+  throw InvalidArgument(fmt::format(
+      "{}: a stream of {} was given to the CPU, which has its default stream only; give this default stream", operation,
+      stream.device.str()));
 }
 
 class CpuRuntime final : public DeviceRuntime {
@@ -123,7 +124,7 @@ class CpuRuntime final : public DeviceRuntime {
     const auto& mark = *static_cast<CpuEvent*>(event);
     const Clock::rep at = mark.at.load(std::memory_order_acquire);
     if (!mark.timed || at == 0) {
-      throw InvalidArgument(fmt::format("event: the time of one that {} was asked for; {} first",
+      throw InvalidArgument(fmt::format("event: the time of an event that {} was asked for; {} first",
                                         at == 0 ? "was never recorded" : "was made without `timed`",
                                         at == 0 ? "record it" : "make both with it"));
     }

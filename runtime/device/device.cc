@@ -19,7 +19,7 @@ DeviceId DeviceId::parse(std::string_view text) {
     if (index && *index >= 0 && *index < 1024) return {DeviceKind::cuda, static_cast<int>(*index)};
   }
   throw InvalidArgument(fmt::format(
-      "device '{}' is unknown; use 'cpu', 'cuda', 'cuda:INDEX' or, of a process group, 'auto'", printable(text)));
+      "device '{}' is unknown; use 'cpu', 'cuda', 'cuda:INDEX' or, for a process group, 'auto'", printable(text)));
 }
 
 }  // namespace lockstep

@@ -81,7 +81,7 @@ void check_summable(std::span<const std::uint8_t> merges, DType dtype) {
   }
   if (is_float && fits && kept == 1) return;
   throw InvalidArgument(
-      fmt::format("sum_rows of {} rows of {} that leaves {} sums; give rows of floats, and merges that leave one",
+      fmt::format("sum_rows of {} rows of {} that leaves {} sums; give rows of floats, and merges that leave one sum",
                   merges.size(), name_of(dtype), kept));
 }
 

@@ -13,9 +13,9 @@ int requeue_exit_code(const Environment& environment) {
   if (!text) return kExitRequeue;
   const auto code = parse_int(*text);
   if (code && *code >= 1 && *code <= kMostRequeueCode) return static_cast<int>(*code);
-  throw InvalidArgument(
-      fmt::format("environment: LOCKSTEP_REQUEUE_EXIT_CODE='{}' is not an exit code for this; give 1 to {}",
-                  printable(*text), kMostRequeueCode));
+  throw InvalidArgument(fmt::format(
+      "environment: LOCKSTEP_REQUEUE_EXIT_CODE='{}' is not an exit code that can ask for a new start; give 1 to {}",
+      printable(*text), kMostRequeueCode));
 }
 
 }  // namespace lockstep

@@ -39,8 +39,8 @@ void read_pipe(const std::string& text, LauncherGuard& guard) {
   const auto inode = colon == std::string::npos ? std::nullopt : parse_int(std::string_view(text).substr(colon + 1));
   if (!fd || *fd < 0 || *fd > INT_MAX || (colon != std::string::npos && (!inode || *inode < 0))) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_LAUNCHER_FD='{}' is not FD or FD:INODE; unset it, it is for "
-                    "`lockstep run` to set",
+        fmt::format("environment: LOCKSTEP_LAUNCHER_FD='{}' is not FD or FD:INODE; unset it, since only `lockstep run` "
+                    "sets this variable",
                     printable(text)));
   }
   guard.fd = static_cast<int>(*fd);
@@ -60,12 +60,16 @@ void watch(UniqueFd fd, short events) {
       pollfd entry{.fd = owned.get(), .events = events, .revents = 0};
       if (::poll(&entry, 1, -1) < 0) {
         if (errno == EINTR) continue;
-        log_error("launcher guard: poll: {}; this process no longer ends with its launcher", errno_text(errno));
+        log_error(
+            "launcher guard: this process can't watch its launcher any more (poll: {}); if the launcher is killed, end "
+            "this process yourself",
+            errno_text(errno));
         return;
       }
       if ((entry.revents & POLLNVAL) != 0) {
         log_error(
-            "launcher guard: the descriptor was closed by the program; this process no longer ends with its launcher");
+            "launcher guard: the program closed the descriptor of LOCKSTEP_LAUNCHER_FD, so this process no longer ends "
+            "with its launcher; leave this descriptor open");
         return;
       }
       end_this_process();
@@ -131,8 +135,8 @@ LauncherGuard plan_launcher_guard(const Environment& environment, const std::vec
   if (const auto launcher = environment.get_int("LOCKSTEP_LAUNCHER_PID")) {
     if (*launcher < 1 || *launcher > INT_MAX) {
       throw InvalidArgument(
-          fmt::format("environment: LOCKSTEP_LAUNCHER_PID={} is not a process id; unset it, it is for "
-                      "`lockstep run` to set",
+          fmt::format("environment: LOCKSTEP_LAUNCHER_PID={} is not a process id; unset it, since only `lockstep run` "
+                      "sets this variable",
                       *launcher));
     }
     guard.pid = static_cast<int>(*launcher);

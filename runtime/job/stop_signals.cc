@@ -174,7 +174,8 @@ void install(int signal) REQUIRES(installing) {
   if (signal < 1 || static_cast<std::size_t>(signal) >= kSignals || signal == SIGKILL || signal == SIGSTOP ||
       sigaction(signal, nullptr, &now) != 0) {
     throw InvalidArgument(
-        fmt::format("stop_on_signals: {} can't be handled; give SIGTERM, SIGINT, SIGUSR1 or another one that can",
+        fmt::format("stop_on_signals: {} can't be handled; give SIGTERM, SIGINT, SIGUSR1 or another signal that a "
+                    "process can handle",
                     signal_name(signal)));
   }
   if (now.sa_handler == SIG_IGN && (now.sa_flags & SA_SIGINFO) == 0) return;

@@ -58,10 +58,10 @@ std::optional<std::chrono::nanoseconds> silence_limit(const Environment& environ
     if (limit >= LivenessOptions{}.silence) return limit;
   } catch (const InvalidArgument&) {  // it is said below what may stand there
   }
-  throw InvalidArgument(
-      fmt::format("environment: LOCKSTEP_LIVENESS='{}' is unknown; 'on' (a rank that gives no sign of life for 2 s is "
-                  "lost, the default), other seconds from 2 on, or 'off' (wait for ranks that don't answer)",
-                  printable(text)));
+  throw InvalidArgument(fmt::format(
+      "environment: LOCKSTEP_LIVENESS='{}' is unknown; give 'on' (a rank that gives no sign of life for 2 s is lost, "
+      "the default), another number of seconds from 2 on, or 'off' (wait for ranks that don't answer)",
+      printable(text)));
 }
 
 class MemberLink::Impl {
@@ -146,7 +146,8 @@ class MemberLink::Impl {
     try {
       if (callback) return callback(std::forward<Args>(args)...);
     } catch (const std::exception& error) {
-      log_error("membership: {} could not act on news of the job's members: {}", self_.describe(), error.what());
+      log_error("membership: {} could not act on news about another rank: {}; if this rank hangs, end this run",
+                self_.describe(), error.what());
     }
     return Result();
   }
@@ -157,8 +158,7 @@ class MemberLink::Impl {
     } catch (const net::ConnectionClosed& error) {
       throw StoreError(
           fmt::format("membership: the store at {} closed the connection while {} registered: {}; the process that "
-                      "hosts the store, "
-                      "which is the launcher or rank 0, has ended: look at what it said",
+                      "hosts the store, which is the launcher or rank 0, has ended: look at its output",
                       address_, self_.describe(), error.what()));
     } catch (const StoreError& error) {
       throw StoreError(fmt::format("membership: {}", error.what()));
@@ -175,7 +175,8 @@ class MemberLink::Impl {
     connection.send(bytes, deadline);
     const proto::Contents& reply = connection.receive(Op::register_member, 1, deadline);
     if (reply.number != proto::kOk) {
-      throw StoreError(fmt::format("the store at {} refused {}: {}", address_, self_.describe(),
+      throw StoreError(fmt::format("the store at {} refused {}: {}; see that it is the store of this run", address_,
+                                   self_.describe(),
                                    reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
     }
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
@@ -369,8 +370,10 @@ class MemberLink::Impl {
       case proto::kOk: take_answer(); return true;
       case proto::kRefused:
         take_answer();
-        log_warn("membership: the store at {} refused a request of this rank: {}", address_,
-                 frame.values.empty() ? std::string_view("no reason given") : frame.values[0]);
+        log_warn(
+            "membership: the store at {} refused a request of this rank: {}; run the same build of lockstep on all "
+            "ranks",
+            address_, frame.values.empty() ? std::string_view("no reason given") : frame.values[0]);
         return true;
       case proto::kPushBeat: store_traced_ = !frame.values.empty() && frame.values[0] == "traced"; return true;
       case proto::kPushLost: return pass_on(MemberEvent::Kind::lost, frame);

@@ -67,7 +67,10 @@ void Scopes::pass_on(Scope& scope) {
     try {
       on_word(word);
     } catch (const std::exception& error) {  // the next word may still be understood
-      log_error("membership: a group could not act on a word of another rank: {}", error.what());
+      log_error(
+          "membership: a group of this rank could not act on a message of another rank: {}; if the group hangs, end "
+          "this run",
+          error.what());
     }
     mutex_.lock();
     scope.is_calling = false;

@@ -50,7 +50,8 @@ const Metric& MetricResults::operator[](std::string_view name) const {
   }
   std::vector<std::string> names;
   for (const Metric& metric : all_) names.push_back(metric.name);
-  throw InvalidArgument(fmt::format("Metrics: no rank has added to '{}'; there are: {}", name, listed(names)));
+  throw InvalidArgument(fmt::format("Metrics: no rank has added to '{}'; there are: {}; ask for one of these names",
+                                    name, listed(names)));
 }
 
 std::string MetricResults::str() const {
@@ -80,7 +81,8 @@ void Metrics::Part::add(const Part& other) {
   if (since_carry >= kAdditions) carry();
   not_finite += other.not_finite;
   if (__builtin_add_overflow(count, other.count, &count)) {
-    throw InvalidArgument(fmt::format("Metrics: the ranks count more than {} of one name", kMostCounted));
+    throw InvalidArgument(fmt::format(
+        "Metrics: the ranks count more than {} values of one name together; add fewer values", kMostCounted));
   }
 }
 
@@ -102,8 +104,8 @@ Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
         fmt::format("Metrics: the name '{}' is empty or has several lines; give a name of one line", name));
   }
   if (count < 0) {
-    throw InvalidArgument(
-        fmt::format("Metrics: '{}' with a count of {}; give 0 or more, the terms of the sum", name, count));
+    throw InvalidArgument(fmt::format(
+        "Metrics: '{}' was added with a count of {}; give the number of terms in the sum, 0 or more", name, count));
   }
   Part& part = parts_.try_emplace(std::string(name)).first->second;
   if (__builtin_add_overflow(part.count, count, &part.count)) {
@@ -195,7 +197,7 @@ void log_scalar(std::string_view name, double value, const ProcessGroup& group, 
   constexpr std::size_t kMost = trace::ScalarTable::kMostNameBytes;
   if (name.empty() || name.size() > kMost) {
     throw InvalidArgument(
-        fmt::format("log_scalar: the name '{}' has {} bytes; give 1 to {}", printable(name), name.size(), kMost));
+        fmt::format("log_scalar: the name '{}' has {} bytes; give 1 to {} bytes", printable(name), name.size(), kMost));
   }
   if (printable(name, kMost) != name) {
     throw InvalidArgument(

@@ -15,10 +15,11 @@ namespace lockstep {
 
 EarlyStop::EarlyStop(ProcessGroup& group, const EarlyStopOptions& options) : group_(&group), options_(options) {
   if (options.patience < 1) {
-    throw InvalidArgument(fmt::format("EarlyStop: a patience of {}; give 1 or more values", options.patience));
+    throw InvalidArgument(
+        fmt::format("EarlyStop: a patience of {} values was given; give 1 or more", options.patience));
   }
   if (!(options.min_delta >= 0)) {
-    throw InvalidArgument(fmt::format("EarlyStop: a min_delta of {}; give 0 or more", options.min_delta));
+    throw InvalidArgument(fmt::format("EarlyStop: a min_delta of {} was given; give 0 or more", options.min_delta));
   }
 }
 

@@ -65,8 +65,8 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
     const int error = errno;
     if (error == EADDRNOTAVAIL) {
       const std::string text = address.to_string();
-      throw InvalidArgument(fmt::format("listen at {}: it is not an address of this host (its addresses: {}); {}", text,
-                                        fmt::join(local_addresses(), ", "),
+      throw InvalidArgument(fmt::format("listen at {}: this is not an address of this host (its addresses: {}); {}",
+                                        text, fmt::join(local_addresses(), ", "),
                                         is_loopback(parse_host_port(text))
                                             ? "as root give it its loopback address: ip link set lo up; ip addr add "
                                               "127.0.0.1/8 dev lo"
@@ -118,7 +118,7 @@ UniqueFd listen_everywhere(std::uint16_t port) {
 SocketAddress resolve_own(const HostPort& where) {
   const auto resolved = resolve(where, true);
   if (const auto* reason = std::get_if<std::string>(&resolved)) {
-    throw InvalidArgument(fmt::format("listen at {}: the host is not known: {} (this host's addresses: {})",
+    throw InvalidArgument(fmt::format("listen at {}: the host is not known: {}; give one of this host's addresses: {}",
                                       where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
   }
   const auto& addresses = std::get<std::vector<SocketAddress>>(resolved);
@@ -309,8 +309,8 @@ UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused re
     if (say_at.expired()) {
       say_at = Deadline::never();
       log_warn(
-          "connect to {}: still trying, {}, {} attempts; last: {}; whoever listens there must have started, at an "
-          "address that this host reaches",
+          "connect to {}: still trying, {}, {} attempts; last: {}; see that the process which listens there has "
+          "started, at an address that this host reaches",
           where.to_string(), deadline.progress(), attempts, round.outcome);
     }
     if (!backoff.pause(deadline)) {
@@ -326,8 +326,8 @@ UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline) {
   Round round = connect_round(where, deadline);
   if (round.fd) return std::move(round.fd);
   if (round.error == ETIMEDOUT) {
-    throw Timeout(
-        fmt::format("connect to {}: timed out, {}: {}", where.to_string(), deadline.progress(), round.outcome));
+    throw Timeout(fmt::format("connect to {}: timed out, {}: {}; see that this host reaches that address",
+                              where.to_string(), deadline.progress(), round.outcome));
   }
   if (round.error == 0) throw InvalidArgument(fmt::format("connect to {}: {}", where.to_string(), round.outcome));
   throw SystemError(fmt::format("connect to {}", where.to_string()), round.error);

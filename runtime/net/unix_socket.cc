@@ -22,8 +22,8 @@ struct UnixAddress {
 
   explicit UnixAddress(std::string_view name) {
     if (name.empty() || name.size() > kMaxUnixNameBytes) {
-      throw InvalidArgument(
-          fmt::format("unix socket @{}: its name has {} bytes; use 1 to {}", name, name.size(), kMaxUnixNameBytes));
+      throw InvalidArgument(fmt::format("unix socket @{}: the socket's name has {} bytes; give a name of 1 to {} bytes",
+                                        name, name.size(), kMaxUnixNameBytes));
     }
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());  // The leading NUL makes it abstract.
@@ -74,7 +74,9 @@ UniqueFd unix_accept(int listener, const Deadline& deadline) {
     if (fd) return fd;
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!wait_readable(listener, deadline)) {
-        throw Timeout(fmt::format("unix socket: accept timed out, {}: nobody connected", deadline.progress()));
+        throw Timeout(
+            fmt::format("unix socket: accept timed out, {}: nobody connected; see whether the other process still runs",
+                        deadline.progress()));
       }
     } else if (errno != EINTR && errno != ECONNABORTED) {
       throw SystemError("unix socket: accept", errno);
@@ -95,8 +97,8 @@ UniqueFd unix_connect_abstract(std::string_view name, const Deadline& deadline) 
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("unix socket @{}: connect timed out, {}: {}; the process that listens there has not come "
-                      "or has ended",
+          fmt::format("unix socket @{}: connect timed out, {}: {}; look at the output of the process that should "
+                      "listen there, which has not come or has ended",
                       name, deadline.progress(), errno_text(error)));
     }
   }
@@ -113,10 +115,9 @@ PeerCredentials peer_credentials(int fd) {
 
 void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int> fds, const Deadline& deadline) {
   if (bytes.empty() || fds.size() > kMaxPassedFds) {
-    throw InvalidArgument(
-        fmt::format("send_with_fds: {} bytes and {} descriptors; at least 1 byte must carry at most {} "
-                    "descriptors",
-                    bytes.size(), fds.size(), kMaxPassedFds));
+    throw InvalidArgument(fmt::format(
+        "send_with_fds: {} bytes and {} descriptors were given; give at least 1 byte and at most {} descriptors",
+        bytes.size(), fds.size(), kMaxPassedFds));
   }
   ControlBuffer control;
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -137,8 +138,9 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
     const auto sent = moved_by([&] { return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
     if (sent == 0) {
       if (!wait_writable(fd, deadline)) {
-        throw Timeout(fmt::format("send of {} descriptors to {}: timed out, {}; the peer does not read", fds.size(),
-                                  describe_peer(fd), deadline.progress()));
+        throw Timeout(fmt::format(
+            "send of {} descriptors to {}: timed out, {}; the peer does not read: see whether its process still runs",
+            fds.size(), describe_peer(fd), deadline.progress()));
       }
     } else if (sent) {
       return send_all(fd, bytes.subspan(*sent), deadline);
@@ -146,8 +148,8 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
       // As many of this user's descriptors are on their way as it may have open: their receivers take them.
       if (!backoff.pause(deadline)) {
         throw Timeout(
-            fmt::format("send of {} descriptors to {}: timed out, {}; more of them are on their way than "
-                        "'ulimit -n' allows, and nobody takes them",
+            fmt::format("send of {} descriptors to {}: timed out, {}; more descriptors are on their way than 'ulimit "
+                        "-n' allows, and nobody takes them: raise 'ulimit -n'",
                         fds.size(), describe_peer(fd), deadline.progress()));
       }
     } else {
@@ -174,10 +176,9 @@ void recv_with_fds(int fd, std::span<std::byte> bytes, std::vector<UniqueFd>& fd
     }
     take_fds(message, fds);
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      throw Error(
-          fmt::format("receive of descriptors from {}: not all of them fit this process's table; raise "
-                      "'ulimit -n'",
-                      describe_peer(fd)));
+      throw Error(fmt::format(
+          "receive of descriptors from {}: not all of them fit this process's table of open files; raise 'ulimit -n'",
+          describe_peer(fd)));
     }
     done += *received;
   }

@@ -42,7 +42,8 @@ std::string newest_of(std::vector<trace::Scalar> scalars) {
 ProgressMode choose_progress_mode(const Environment& environment, int rank, bool terminal) {
   const auto wish = environment.get("LOCKSTEP_PROGRESS");
   if (wish && *wish != "bar" && *wish != "lines" && *wish != "off") {
-    throw InvalidArgument(fmt::format("environment: LOCKSTEP_PROGRESS='{}'; use bar, lines or off", printable(*wish)));
+    throw InvalidArgument(
+        fmt::format("environment: LOCKSTEP_PROGRESS='{}' is unknown; use bar, lines or off", printable(*wish)));
   }
   if (rank != 0 || wish == "off") return ProgressMode::off;
   if (wish == "lines") return ProgressMode::lines;

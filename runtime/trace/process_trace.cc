@@ -75,7 +75,10 @@ std::unique_ptr<ProcessTrace> make_trace(const TraceIdentity& identity, const st
       if (error) throw SystemError("make the folder " + folder, error.value());
       return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{trace_file(folder, identity.rank), identity}});
     } catch (const SystemError& error) {
-      log_warn("trace: {}; this rank's trace is not written to a file (LOCKSTEP_TRACE_DIR)", error.what());
+      log_warn(
+          "trace: {}; this rank's trace is not written to a file (LOCKSTEP_TRACE_DIR): name a folder that can be "
+          "written",
+          error.what());
     }
   }
   return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{"", identity}});
@@ -93,7 +96,7 @@ void open_trace(const TraceIdentity& identity, const std::string& folder) {
   try {
     the_trace.store(make_trace(identity, folder).release(), std::memory_order_release);
   } catch (const SystemError& error) {
-    log_warn("trace: {}; this rank has no trace", error.what());
+    log_warn("trace: {}; this rank keeps no trace of its steps, and the run continues", error.what());
   }
 }
 
@@ -169,7 +172,7 @@ void keep_scalar(std::string_view name, double value, std::optional<std::int64_t
   if (to->scalars().put(name, point)) return;
   const std::uint64_t dropped = scalars_dropped.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(dropped)) return;
-  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names; log fewer",
+  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names; log fewer names",
            dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
 }
 

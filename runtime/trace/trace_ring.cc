@@ -62,7 +62,11 @@ std::int64_t now_of() {
 void* map(int fd, std::size_t bytes, int protection) {
   const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void* const memory = ::mmap(nullptr, bytes, protection, flags, fd, 0);
-  if (memory == MAP_FAILED) throw SystemError(fmt::format("mmap of {} bytes for a trace", bytes), errno);
+  if (memory == MAP_FAILED)
+    throw SystemError(
+        fmt::format("can't map {} bytes for the trace of a rank (mmap); raise the limit on address space (ulimit -v)",
+                    bytes),
+        errno);
   return memory;
 }
 
@@ -184,23 +188,28 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
   if (::fstat(file.get(), &status) != 0) throw SystemError("stat " + path, errno);
   const auto bytes = static_cast<std::size_t>(status.st_size);
   if (bytes < bytes_of(1))
-    throw CorruptData(fmt::format("{} has {} bytes, too few for a trace; leave it out", path, bytes));
+    throw CorruptData(fmt::format("{} has {} bytes, too few for a trace; leave this file out", path, bytes));
   const auto unmap = [bytes](const Word* words) { ::munmap(const_cast<Word*>(words), bytes); };
   const std::unique_ptr<const Word, decltype(unmap)> words(static_cast<const Word*>(map(file.get(), bytes, PROT_READ)),
                                                            unmap);
   const std::uint64_t kind = words.get()[kKind].load(std::memory_order_acquire);
   const std::uint64_t capacity = words.get()[kCapacity].load(std::memory_order_relaxed);
   if (kind != kMagic || !std::has_single_bit(capacity) || capacity > kMostEvents || bytes != bytes_of(capacity)) {
-    throw CorruptData(fmt::format("{} is not a trace of a rank, or another version of lockstep wrote it", path));
+    throw CorruptData(
+        fmt::format("{} is not a trace of a rank, or another version of lockstep wrote it; leave this file out, or use "
+                    "that version",
+                    path));
   }
   Contents contents = read_words(words.get(), static_cast<std::size_t>(capacity));
   for (const std::int64_t number : {contents.wall_clock, contents.began, contents.steps_before}) {
     if (number > -kMostNumber && number < kMostNumber) continue;
-    throw CorruptData(fmt::format("{} is damaged: its header has a time or a step of {}; leave it out", path, number));
+    throw CorruptData(
+        fmt::format("{} is damaged: its header has a time or a step of {}; leave this file out", path, number));
   }
   const auto& [rank, world_size, pid, host, run_id, command] = contents.identity;
   if (rank >= 0 && rank < world_size && world_size <= kMostRanks) return contents;
-  throw CorruptData(fmt::format("{} is damaged: its header has rank {} of {}; leave it out", path, rank, world_size));
+  throw CorruptData(
+      fmt::format("{} is damaged: its header has rank {} of {}; leave this file out", path, rank, world_size));
 }
 
 std::string trace_in_memory_of(int pid) { return memory_file_of(pid, kMemoryName); }

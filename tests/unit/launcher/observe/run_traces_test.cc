@@ -73,7 +73,7 @@ TEST_F(RunTracesIn, ADamagedFileIsNamedAndTheOthersCount) {
   const auto read = read_traces(folder_);
   EXPECT_EQ(read.traces.size(), 1u);
   ASSERT_EQ(read.problems.size(), 1u);
-  testing::expect_text(read.problems[0], {"rank1.trace has 3 bytes, too few for a trace; leave it out"});
+  testing::expect_text(read.problems[0], {"rank1.trace has 3 bytes, too few for a trace; leave this file out"});
 }
 
 TEST_F(RunTracesIn, AFolderThatIsNotThereIsNamed) {
