@@ -78,7 +78,7 @@ void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
 
 void check_size(const TensorEntry& entry, std::optional<std::uint64_t> wanted, const std::string& description) {
   if (wanted == entry.bytes) return;
-  throw CorruptData(fmt::format("{} takes {} bytes, but data_offsets [{}, {}] hold {}", description,
+  throw CorruptData(fmt::format("a tensor of {} takes {} bytes, but data_offsets [{}, {}] hold {} bytes", description,
                                 wanted ? fmt::to_string(*wanted) : "too many", entry.offset, entry.offset + entry.bytes,
                                 entry.bytes));
 }
@@ -135,7 +135,8 @@ void check_cover(const Header& header, std::uint64_t data_bytes) {
   }
   if (covered != data_bytes) {
     throw CorruptData(
-        fmt::format("the file holds {} bytes of data, but its tensors take {} bytes", data_bytes, covered));
+        fmt::format("the file holds {} bytes of data, but its tensors take {} bytes, so the file is cut or damaged",
+                    data_bytes, covered));
   }
 }
 

@@ -99,8 +99,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   LengthBytes prefix{};
   try {
     if (size < prefix.size()) {
-      throw CorruptData(
-          fmt::format("the file has {} bytes, and the header's length alone takes {}", size, prefix.size()));
+      throw CorruptData(fmt::format("the file has {} bytes, and the header's length alone takes {}, so the file is cut",
+                                    size, prefix.size()));
     }
     bool whole = read_at(fd_->get(), prefix, 0, path_);
     const auto length = std::bit_cast<std::uint64_t>(prefix);
@@ -108,7 +108,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (length > std::min(left, kMaxHeaderBytes)) {
       throw CorruptData(
           fmt::format("the first 8 bytes of the file say that its header has {} bytes, but {} follow, and the format "
-                      "allows at most {}",
+                      "allows at most {}, so the file is cut or damaged",
                       length, left, kMaxHeaderBytes));
     }
     std::string text(length, '\0');

@@ -47,7 +47,10 @@ std::shared_ptr<ProcessDoorbell> map(int file) {
 struct stat status_of(int file) {
   struct stat status {};
   if (::fstat(file, &status) != 0)
-    throw SystemError("shared memory: fstat of the page by which a process is woken", errno);
+    throw SystemError(
+        "shared memory: can't look at the page by which the other ranks of this host wake a process (fstat); use "
+        "backend 'tcp' if it happens again",
+        errno);
   return status;
 }
 

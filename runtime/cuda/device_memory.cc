@@ -135,8 +135,8 @@ void DeviceAllocator::refuse(std::size_t bytes) {
   const DeviceMemory now = memory();
   throw DeviceError(
       fmt::format("allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
-                  "and keeps {} that are too small; use a smaller batch or model, empty LibTorch's cache "
-                  "(c10::cuda::CUDACachingAllocator::emptyCache()), or see in nvidia-smi what else runs there",
+                  "bytes and keeps {} in blocks that are too small; use a smaller batch or model, empty LibTorch's "
+                  "cache (c10::cuda::CUDACachingAllocator::emptyCache()), or see in nvidia-smi what else runs there",
                   bytes, describe_(), now.free_bytes, now.total_bytes, ::getpid(), now.used_bytes, now.cached_bytes));
 }
 

@@ -20,8 +20,8 @@ void* open_library(const ForeignNames& names, const std::string& path) {
   void* const trial = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (trial == nullptr) return nullptr;
   ::dlclose(trial);
-  throw BackendUnavailable(
-      fmt::format("{}: {}; set {} to {}, or run without that malloc", names.who, problem, names.variable, clash.file));
+  throw BackendUnavailable(fmt::format("{}: {}; set {} to {}, or run without that malloc library", names.who, problem,
+                                       names.variable, clash.file));
 }
 
 }  // namespace

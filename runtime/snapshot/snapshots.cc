@@ -126,7 +126,7 @@ struct BasicSnapshots::Impl {
       // Call clean() only after set_value(), because clean() could remove this very snapshot while the snapshot has
       // no value.
       catalogue.clean();
-      log_info("snapshots: step {}, saved before, is {}", step, describe_best(value));
+      log_info("snapshots: step {}, whose snapshot was saved before, is {}", step, describe_best(value));
       return BestStep::is_saved;
     } catch (const Error& error) {
       log_error(

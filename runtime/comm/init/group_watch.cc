@@ -180,8 +180,8 @@ void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
     group.internals().on_peer_failure(failure.cause);
   } catch (
       const std::exception& error) {  // what this group lacks keeps no other from its failure, and no detach() waiting
-    log_error("group '{}' could not react to the failure that {}: {}; end this run if the group hangs", group.name(),
-              failure.cause.text, error.what());
+    log_error("group '{}' could not react to a failure of the job ({}): {}; end this run if the group hangs",
+              group.name(), failure.cause.text, error.what());
   }
   MutexLock lock(mutex_);
   --find(group)->calls;

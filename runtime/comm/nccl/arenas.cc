@@ -169,7 +169,7 @@ void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t by
   if (reasons.empty()) return own->handle;
   log_warn(
       "nccl: an arena of {} bytes could not be registered with NCCL, which now copies its data once more in each "
-      "collective: {}",
+      "collective: {}; set NCCL_DEBUG=WARN to read more",
       bytes, reasons);
   if (own->handle != nullptr) {
     engine_.call_nccl("the end of a registration", [handle = own->handle](const LaunchContext& context) {

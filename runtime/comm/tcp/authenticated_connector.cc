@@ -84,11 +84,12 @@ std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const st
 }
 
 void AuthenticatedConnector::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
-  throw Timeout(fmt::format("TCP: {} did not connect to {}, {}{}; {}",
-                            joined(
-                                missing, [this](int rank) { return own_.describe(rank); }, ", ", 12),
-                            own_.describe(own_.rank), deadline.progress(), acceptor_ ? acceptor_->strangers() : "",
-                            kRemedy));
+  throw Timeout(
+      fmt::format("TCP: {} did not connect to {}, {}{}; see that the hosts reach each other there, or name another "
+                  "interface in GLOO_SOCKET_IFNAME",
+                  joined(
+                      missing, [this](int rank) { return own_.describe(rank); }, ", ", 12),
+                  own_.describe(own_.rank), deadline.progress(), acceptor_ ? acceptor_->strangers() : ""));
 }
 
 std::list<ConnectAttempt>::iterator AuthenticatedConnector::find_attempt(int rank) {

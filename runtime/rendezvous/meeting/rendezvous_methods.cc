@@ -64,11 +64,16 @@ AdvertisedStore host_advertised_store(const net::HostPort& listen, const Meeting
 store::Secret secret_of(const StoreAdvertisement& advertisement, const MeetingPlan& plan, const Identity& identity) {
   if (advertisement.secret && !plan.secret) return *advertisement.secret;
   if (!advertisement.secret && plan.secret) return *plan.secret;
+  if (plan.secret) {
+    throw Mismatch(
+        fmt::format("rendezvous: {} was given a secret, but rank 0 at {} was not; set LOCKSTEP_STORE_SECRET or "
+                    "LOCKSTEP_STORE_SECRET_FILE on every rank, or on none",
+                    whoami(identity), advertisement.address.to_string()));
+  }
   throw Mismatch(
-      fmt::format("rendezvous: {} was {} a secret and rank 0 at {} was {}; set LOCKSTEP_STORE_SECRET or "
+      fmt::format("rendezvous: {} was not given a secret, but rank 0 at {} was given one; set LOCKSTEP_STORE_SECRET or "
                   "LOCKSTEP_STORE_SECRET_FILE on every rank, or on none",
-                  whoami(identity), plan.secret ? "given" : "not given", advertisement.address.to_string(),
-                  plan.secret ? "not" : "given one"));
+                  whoami(identity), advertisement.address.to_string()));
 }
 
 std::shared_ptr<OwnedStore> connect_via_advertisement(const StoreAdvertisement& advertisement, const MeetingPlan& plan,

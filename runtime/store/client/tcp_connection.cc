@@ -29,7 +29,7 @@ UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect 
     if (error.error_number() != ECONNREFUSED) throw;
     throw StoreError(
         fmt::format("nobody listens any more at the store's address {} ({}): the process that hosts the store, which "
-                    "is the launcher or rank 0, has ended or is about to: look at what it said",
+                    "is the launcher or rank 0, has ended or is about to: look at its output",
                     address.to_string(), errno_text(error.error_number())));
   }
 }
@@ -71,7 +71,7 @@ TcpConnection TcpConnection::open_with(const net::HostPort& address, const Deadl
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("{} accepts connections but did not answer the greeting of a store client, {}, {} "
+          fmt::format("the process at {} accepts connections but did not answer the greeting of a store client, {}, {} "
                       "attempts; last: {}; is it another program's port{}?",
                       address.to_string(), deadline.progress(), attempt, outcome, or_what));
     }
