@@ -27,8 +27,7 @@ class SignalStack {
     memory_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (memory_ == MAP_FAILED)
       throw SystemError(
-          "can't map memory for the stack of signal handlers (mmap); raise the limit on address space (ulimit -v)",
-          errno);
+          "can't map memory for the stack of signal handlers (raise the limit on address space, ulimit -v)", errno);
     stack_t stack{};
     stack.ss_sp = memory_;
     stack.ss_size = size_;

@@ -48,8 +48,8 @@ struct stat status_of(int file) {
   struct stat status {};
   if (::fstat(file, &status) != 0)
     throw SystemError(
-        "shared memory: can't look at the page by which the other ranks of this host wake a process (fstat); use "
-        "backend 'tcp' if it happens again",
+        "shared memory: can't fstat the page by which the other ranks of this host wake a process (use backend 'tcp' "
+        "if it happens again)",
         errno);
   return status;
 }
@@ -92,8 +92,8 @@ ProgressEngine::ProgressEngine() : file_(make_file(file_error_)), bell_(map(file
 int ProgressEngine::bell_file() const {
   if (!file_)
     throw SystemError(
-        "shared memory: can't make the page by which the other ranks of this host wake this process; raise 'ulimit -n' "
-        "or the memory limit",
+        "shared memory: can't make the page by which the other ranks of this host wake this process (raise 'ulimit -n' "
+        "or the memory limit)",
         file_error_);
   return file_.get();
 }

@@ -64,8 +64,7 @@ void* map(int fd, std::size_t bytes, int protection) {
   void* const memory = ::mmap(nullptr, bytes, protection, flags, fd, 0);
   if (memory == MAP_FAILED)
     throw SystemError(
-        fmt::format("can't map {} bytes for the trace of a rank (mmap); raise the limit on address space (ulimit -v)",
-                    bytes),
+        fmt::format("can't map {} bytes for the trace of a rank (raise the limit on address space, ulimit -v)", bytes),
         errno);
   return memory;
 }

@@ -156,7 +156,7 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
     const int limit_ms = deadline.sooner(comm::ProgressEngine::kSlice).poll_timeout_ms();
     if (::poll(entries.data(), entries.size(), limit_ms) < 0 && errno != EINTR) {
       throw SystemError(
-          "backend 'shm': rank 0 can't poll the sockets of the other ranks; raise 'ulimit -n', or use backend 'tcp'",
+          "backend 'shm': rank 0 can't poll the sockets of the other ranks (raise 'ulimit -n', or use backend 'tcp')",
           errno);
     }
     std::size_t entry = 0;

@@ -27,8 +27,8 @@ struct flock lock_of(int rank) {
 void hold_life_lock(int control_fd, int rank) {
   struct flock lock = lock_of(rank);
   if (::fcntl(control_fd, F_SETLK, &lock) != 0) {
-    throw SystemError(fmt::format("shared memory: rank {} can't take the file lock that shows it is alive (fcntl "
-                                  "F_SETLK); use backend 'tcp' if this host allows no such locks",
+    throw SystemError(fmt::format("shared memory: rank {} can't take the file lock that shows it is alive (if this "
+                                  "host allows no fcntl locks, use backend 'tcp')",
                                   rank),
                       errno);
   }
@@ -38,8 +38,8 @@ bool process_is_gone(int control_fd, const ControlBlock& control, int rank) {
   if (control.info(rank).process == process_token()) return false;
   struct flock lock = lock_of(rank);
   if (::fcntl(control_fd, F_GETLK, &lock) != 0) {
-    throw SystemError(fmt::format("shared memory: can't test the file lock that shows whether rank {} is alive (fcntl "
-                                  "F_GETLK); use backend 'tcp' if this host allows no such locks",
+    throw SystemError(fmt::format("shared memory: can't test the file lock that shows whether rank {} is alive (if "
+                                  "this host allows no fcntl locks, use backend 'tcp')",
                                   rank),
                       errno);
   }
