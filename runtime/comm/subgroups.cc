@@ -159,7 +159,7 @@ HostGroups ProcessGroup::split_by_host() {
   const std::string host = printable(roster()[static_cast<std::size_t>(rank())].host);
   HostGroups groups;
   groups.host = split(rendezvous::host_index(roster(), rank()), 0, {.name = "host " + host});
-  groups.counterparts = split(place, 0, {.name = fmt::format("counterparts {}", place)});
+  groups.rail = split(place, 0, {.name = fmt::format("rail {}", place)});
   return groups;
 }
 

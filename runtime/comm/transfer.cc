@@ -71,14 +71,14 @@ void pull(const CollectiveArgs& args, const Chunk& chunk, const Sources& sources
   }
 }
 
-Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index) {
+Chunk range_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index) {
   const std::size_t line = 64 / element_bytes;
   const auto cut = [&](std::size_t i) { return i == parts ? chunk.length : chunk.length * i / parts / line * line; };
   return {chunk.offset + cut(index), cut(index + 1) - cut(index)};
 }
 
-Chunk share_of(const CollectiveArgs& args, const Chunk& chunk, int rank) {
-  return share_of(chunk, args.element_bytes(), static_cast<std::size_t>(args.size), static_cast<std::size_t>(rank));
+Chunk range_of(const CollectiveArgs& args, const Chunk& chunk, int rank) {
+  return range_of(chunk, args.element_bytes(), static_cast<std::size_t>(args.size), static_cast<std::size_t>(rank));
 }
 
 void collect_shares(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources) {
@@ -86,9 +86,9 @@ void collect_shares(const CollectiveArgs& args, const Chunk& chunk, std::span<co
   std::byte* output = bytes_of(args.output) + chunk.offset * element;
   for (int i = 0; i < args.size; ++i) {
     const int r = (args.rank + i) % args.size;  // not all from one at once
-    const Chunk share = share_of(args, {0, chunk.length}, r);
-    const std::size_t at = share.offset * element;
-    copy_bytes(output + at, sources[static_cast<std::size_t>(r)] + at, share.length * element);
+    const Chunk range = range_of(args, {0, chunk.length}, r);
+    const std::size_t at = range.offset * element;
+    copy_bytes(output + at, sources[static_cast<std::size_t>(r)] + at, range.length * element);
   }
 }
 

@@ -87,11 +87,11 @@ void stage(const CollectiveArgs& args, const Chunk& chunk, std::byte* to, std::s
 // Reads the sources of all ranks into this rank's output.
 void pull(const CollectiveArgs& args, const Chunk& chunk, const Sources& sources, Scratch& scratch);
 
-// One of `parts` shares of a chunk of elements: whole cache lines, but for the chunk's end.
-Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index);
-// Rank's share of a chunk that the ranks reduce together.
-Chunk share_of(const CollectiveArgs& args, const Chunk& chunk, int rank);
-// Copies the chunk's shares into this rank's output, rank r's from its source.
+// One of `parts` ranges of a chunk of elements: whole cache lines, but for the chunk's end.
+Chunk range_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index);
+// Rank's range of a chunk that the ranks reduce together.
+Chunk range_of(const CollectiveArgs& args, const Chunk& chunk, int rank);
+// Copies the chunk's ranges into this rank's output, rank r's from its source.
 void collect_shares(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources);
 // Reduces elements [chunk) of all ranks' memory and writes the result to each of `destinations`, which may be sources.
 void reduce_into(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources,

@@ -117,7 +117,7 @@ TEST(Subgroups, OfAHostAndOfTheCounterparts) {
     run_ranks(2, [](const Group& group) {
       const HostGroups groups = group->split_by_host();
       EXPECT_EQ(sum_of(*groups.host, group->rank()), 1);
-      EXPECT_EQ(groups.counterparts->size(), 1);
+      EXPECT_EQ(groups.rail->size(), 1);
     });
     return;
   }
@@ -128,12 +128,12 @@ TEST(Subgroups, OfAHostAndOfTheCounterparts) {
               EXPECT_EQ(groups.host->backend(), "shm") << "what is on one host needs no wire";
               EXPECT_EQ(ranks_of_job(*groups.host), rank < 2 ? (std::vector{0, 1}) : (std::vector{2, 3, 4}));
               EXPECT_EQ(sum_of(*groups.host, rank), rank < 2 ? 1 : 9);
-              const std::vector<std::vector<int>> counterparts{{0, 2}, {1, 3}, {4}};
+              const std::vector<std::vector<int>> rails{{0, 2}, {1, 3}, {4}};
               const int place = rank < 2 ? rank : rank - 2;
-              EXPECT_EQ(groups.counterparts->name(), "counterparts " + std::to_string(place));
-              EXPECT_EQ(groups.counterparts->backend(), place == 2 ? "shm" : group->backend()) << "rank 4 is alone";
-              EXPECT_EQ(ranks_of_job(*groups.counterparts), counterparts[static_cast<std::size_t>(place)]);
-              EXPECT_EQ(sum_of(*groups.counterparts, rank), place == 0 ? 2 : 4);
+              EXPECT_EQ(groups.rail->name(), "rail " + std::to_string(place));
+              EXPECT_EQ(groups.rail->backend(), place == 2 ? "shm" : group->backend()) << "rank 4 is alone";
+              EXPECT_EQ(ranks_of_job(*groups.rail), rails[static_cast<std::size_t>(place)]);
+              EXPECT_EQ(sum_of(*groups.rail, rank), place == 0 ? 2 : 4);
               // And what shares memory does so in groups of its own.
               const Group pair = groups.host->split(0);
               EXPECT_EQ(pair->backend(), "shm");

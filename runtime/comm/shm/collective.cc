@@ -17,7 +17,7 @@ namespace {
 
 // Little data takes small slots, so that no two collectives in a row meet in one place.
 constexpr std::size_t kSmallestSlot = 4096;
-// Slots of a window, at least. A reduction keeps every rank busy with a share of its own; what is only passed on is
+// Slots of a window, at least. A reduction keeps every rank busy with a range of its own; what is only passed on is
 // read while the next slot is filled, which begins the sooner the smaller they are.
 constexpr std::size_t kSlotsToReduce = 4;
 constexpr std::size_t kSlotsToPassOn = 16;
@@ -220,13 +220,13 @@ void ShmCollective::run_direct(const CollectiveContext& context) {
   }
   if (args_.record.kind == OpKind::reduce) {
     std::byte* of_root = memory_of(args_.record.root);
-    return reduce_into(args_, share_of(args_, all, args_.rank), context.sources, std::span(&of_root, 1),
+    return reduce_into(args_, range_of(args_, all, args_.rank), context.sources, std::span(&of_root, 1),
                        context.scratch);
   }
   for (int i = 0; i < args_.size; ++i) {
     context.destinations[static_cast<std::size_t>(i)] = memory_of((args_.rank + i) % args_.size);  // its own first
   }
-  reduce_into(args_, share_of(args_, all, args_.rank), context.sources, context.destinations, context.scratch);
+  reduce_into(args_, range_of(args_, all, args_.rank), context.sources, context.destinations, context.scratch);
 }
 
 // The ranks share out the reduction, chunk by chunk. Two ranks with a single chunk read all of each other's instead:
@@ -268,7 +268,7 @@ void ShmCollective::fill_window(const CollectiveContext& context, const Chunk& c
   const std::size_t parts = comm::source_parts(args_.record.kind, args_.size);
   for (std::size_t part = 0; part < parts; ++part) {
     if (parts > 1 && part == static_cast<std::size_t>(args_.rank)) continue;
-    const Chunk own = in_two_phases() ? share_of(args_, {0, chunk.length}, args_.rank) : Chunk{};
+    const Chunk own = in_two_phases() ? range_of(args_, {0, chunk.length}, args_.rank) : Chunk{};
     copy(part, 0, own.offset);
     copy(part, own.offset + own.length, chunk.length);
   }
@@ -296,10 +296,10 @@ WaitWord ShmCollective::reduce_chunk(const CollectiveContext& context) {
   std::byte* const window = context.session.control().window(args_.rank, position_of(reduced_));
   // In a reduce to another rank only the window's content changes.
   std::byte* const result = is_result_here() ? at(args_, args_.output.data, chunk.offset) : window;
-  const Chunk share = share_of(args_, {0, chunk.length}, args_.rank);
-  reduce_into(args_, share, context.sources, std::span(&result, 1), context.scratch);
+  const Chunk range = range_of(args_, {0, chunk.length}, args_.rank);
+  reduce_into(args_, range, context.sources, std::span(&result, 1), context.scratch);
   if (args_.record.kind == OpKind::all_reduce) {
-    context.writer.copy(window + share.offset * element, result + share.offset * element, share.length * element);
+    context.writer.copy(window + range.offset * element, result + range.offset * element, range.length * element);
   }
   context.session.post(&RankWords::reduced, position_of(reduced_ + 1));
   ++reduced_;

@@ -6,7 +6,7 @@ namespace lockstep::wire {
 void AllGatherSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
   if (!is_in_rail()) return;
-  segment.share = {0, segment.chunk.length};
+  segment.range = {0, segment.chunk.length};
   for_other_hosts([&](std::size_t host) {
     for_carried_rows(segment, host, [&](std::size_t, std::size_t place) {
       post_receive(segment, host, segment.memory[hosts_.local] + place, piece_bytes(segment), 0);

@@ -47,9 +47,9 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, cons
   return arenas;
 }
 
-// Returns how many bytes of one segment a rank carries, if the rank carries `share_bytes` of the whole all-reduce.
-std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
-  const std::size_t part = share_bytes / hosts / kSegmentDepth;
+// Returns how many bytes of one segment a rank carries, if the rank carries `range_bytes` of the whole all-reduce.
+std::size_t range_bytes_of_segment(std::size_t range_bytes, std::size_t hosts) {
+  const std::size_t part = range_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
 }
 
@@ -80,7 +80,7 @@ AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& co
 std::size_t AllReduceSteps::most_elements() const {
   if (route_ == Route::windows) return slot_bytes() / args_.element_bytes();
   const std::size_t sum = size_of(sums_);
-  return share_bytes_of_segment(args_.count() * sum / hosts_.rails, hosts_.ranks.size()) * hosts_.rails / sum;
+  return range_bytes_of_segment(args_.count() * sum / hosts_.rails, hosts_.ranks.size()) * hosts_.rails / sum;
 }
 
 void AllReduceSteps::begin(Segment& segment) {
@@ -88,7 +88,7 @@ void AllReduceSteps::begin(Segment& segment) {
   if (route_ == Route::windows) segment.memory = slots(segment);
   for (std::byte* const arena : arenas_) segment.memory.push_back(arena + segment.chunk.offset * element);
   if (!is_in_rail()) return;
-  segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.rails, hosts_.local);
+  segment.range = comm::range_of({0, segment.chunk.length}, element, hosts_.rails, hosts_.local);
   const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(sums_);
   if (bytes == 0) return;
   for_other_hosts(
@@ -104,7 +104,7 @@ void AllReduceSteps::send(Segment& segment) {
   const std::size_t sum = size_of(sums_);
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
-    std::byte* const sums = own_sums(segment) + (part.offset - segment.share.offset) * sum;
+    std::byte* const sums = own_sums(segment) + (part.offset - segment.range.offset) * sum;
     post_send(segment, host, sums, part.length * sum, 0, is_eager(part.length * sum));
   });
 }
@@ -142,10 +142,10 @@ void AllReduceSteps::copy_out(const Segment& segment) {
 
 void AllReduceSteps::add_up_host(const Segment& segment) {
   if (segment.memory.size() == 1 && sums_in_place()) return;
-  const std::size_t offset = segment.share.offset * args_.element_bytes();
+  const std::size_t offset = segment.range.offset * args_.element_bytes();
   std::vector<const std::byte*> sources;
   for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
-  comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.share.length);
+  comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.range.length);
 }
 
 // Adds up the hosts' sums in an order that is equal on every host, so that every host gets the same bits. Writes the
@@ -154,7 +154,7 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   const Chunk part = part_of(segment, hosts_.host);
   const std::size_t offset = part.offset * args_.element_bytes();
   std::vector<const std::byte*> sources(hosts_.ranks.size());
-  sources[hosts_.host] = own_sums(segment) + (part.offset - segment.share.offset) * size_of(sums_);
+  sources[hosts_.host] = own_sums(segment) + (part.offset - segment.range.offset) * size_of(sums_);
   for_other_hosts([&](std::size_t host) { sources[host] = place_of(segment, host); });
   std::vector<std::byte*> destinations;
   for (std::byte* const memory : segment.memory) destinations.push_back(memory + offset);
@@ -165,17 +165,17 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   }
 }
 
-// Returns true if sending the whole share to every host in one trip costs less than sending its parts in two trips
+// Returns true if sending the whole range to every host in one trip costs less than sending its parts in two trips
 // (sums, then results).
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
   const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();
-  return segment.share.length * (hosts - 1) * more / hosts <= kBytesPerTrip;
+  return segment.range.length * (hosts - 1) * more / hosts <= kBytesPerTrip;
 }
 
 Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
-  if (goes_whole(segment)) return segment.share;
-  return comm::share_of(segment.share, args_.element_bytes(), hosts_.ranks.size(), host);
+  if (goes_whole(segment)) return segment.range;
+  return comm::range_of(segment.range, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
 // Returns the address in scratch memory at which the sum of `host` lies. If sums_in_place() is false, this host's own
@@ -183,14 +183,14 @@ Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
 std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
   const std::size_t sum = size_of(sums_);
   const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
-  const std::size_t own = sums_in_place() ? 0 : segment.share.length * sum;
+  const std::size_t own = sums_in_place() ? 0 : segment.range.length * sum;
   return scratch_[segment.number % kSegmentDepth].take(stride * hosts_.ranks.size() + own) + stride * host;
 }
 
 std::byte* AllReduceSteps::own_sums(const Segment& segment) {
   if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
-  // The sums may overwrite this rank's share, because no other rank reads or writes this share in this rank's memory.
-  return segment.memory[hosts_.local] + segment.share.offset * args_.element_bytes();
+  // The sums may overwrite this rank's range, because no other rank reads or writes this range in this rank's memory.
+  return segment.memory[hosts_.local] + segment.range.offset * args_.element_bytes();
 }
 
 std::byte* AllReduceSteps::user_data(const Segment& segment) const {

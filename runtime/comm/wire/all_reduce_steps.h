@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AllReduceSteps reduces data by segments. Each rank that carries a share of a segment adds up the share over all ranks
-// of its host, and exchanges the sums with the ranks at its place on the other hosts. Each rank that carries a share
+// AllReduceSteps reduces data by segments. Each rank that carries a range of a segment adds up the range over all ranks
+// of its host, and exchanges the sums with the ranks at its place on the other hosts. Each rank that carries a range
 // then writes the result into the memory of all ranks of its host.
 //
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
@@ -46,15 +46,15 @@ class AllReduceSteps final : public SegmentSteps {
   // Returns whether a transfer of `bytes` bytes is eager (BasicPiece::is_eager). The sender and the receiver of a
   // transfer get the same result from is_eager().
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
-  // Returns true if this rank sends its whole share to every other host in one trip.
+  // Returns true if this rank sends its whole range to every other host in one trip.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   // Returns true if a host's sums have the data's type, so that the sums can overwrite a rank's data.
   bool sums_in_place() const { return sums_ == args_.record.dtype; }
-  // Returns the address for the sum that `host` sends to this rank: the sum of this rank's part, or of the whole share
+  // Returns the address for the sum that `host` sends to this rank: the sum of this rank's part, or of the whole range
   // if goes_whole() is true.
   std::byte* place_of(const Segment& segment, std::size_t host);
-  // Returns the address at which this host's sum of this rank's share lies.
+  // Returns the address at which this host's sum of this rank's range lies.
   std::byte* own_sums(const Segment& segment);
   std::byte* user_data(const Segment& segment) const;
 

@@ -21,7 +21,7 @@ BroadcastSteps::BroadcastSteps(const comm::CollectiveArgs& args, const StepConte
 void BroadcastSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
   if (!is_in_rail()) return;
-  segment.share = comm::share_of({0, segment.chunk.length}, args_.element_bytes(), hosts_.rails, hosts_.local);
+  segment.range = comm::range_of({0, segment.chunk.length}, args_.element_bytes(), hosts_.rails, hosts_.local);
   if (hosts_.host == root_host_) return;
   const Chunk part = part_of(segment, hosts_.host);
   post_receive(segment, root_host_, segment.memory[hosts_.local] + part.offset, part.length, 0);
@@ -55,7 +55,7 @@ void BroadcastSteps::exchange_results(Segment& segment) {
 void BroadcastSteps::broadcast_to_host(const Segment& segment) {
   const std::size_t element = args_.element_bytes();
   const std::byte* const from = segment.memory[hosts_.host == root_host_ ? root_local_ : hosts_.local];
-  copy_to_all(segment, from, segment.share.offset * element, segment.share.length * element);
+  copy_to_all(segment, from, segment.range.offset * element, segment.range.length * element);
 }
 
 void BroadcastSteps::copy_out(const Segment& segment) {
@@ -63,17 +63,17 @@ void BroadcastSteps::copy_out(const Segment& segment) {
   comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * args_.element_bytes());
 }
 
-// Returns true if sending the whole share in one trip costs the root's host less than sending parts of the share in
+// Returns true if sending the whole range in one trip costs the root's host less than sending parts of the range in
 // two trips.
 bool BroadcastSteps::goes_whole(const Segment& segment) const {
-  return segment.share.length * args_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
+  return segment.range.length * args_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
 }
 
 Chunk BroadcastSteps::part_of(const Segment& segment, std::size_t host) const {
   const std::size_t element = args_.element_bytes();
   const std::size_t index = host < root_host_ ? host : host - 1;
   const Chunk part =
-      goes_whole(segment) ? segment.share : comm::share_of(segment.share, element, hosts_.ranks.size() - 1, index);
+      goes_whole(segment) ? segment.range : comm::range_of(segment.range, element, hosts_.ranks.size() - 1, index);
   return {part.offset * element, part.length * element};
 }
 

@@ -2,9 +2,9 @@
 // BroadcastSteps runs a broadcast in segments, between hosts whose ranks share memory. The broadcast data is sent to
 // each host only once, however many ranks the host has.
 //
-// The root copies a segment into its window of shared memory, and each rank of the root's host sends a share of the
-// segment to the other hosts. Each other host gets one part of a share and passes the part on to the remaining hosts,
-// so the root's host sends the share only once. A small share is not divided and is sent whole to every host.
+// The root copies a segment into its window of shared memory, and each rank of the root's host sends a range of the
+// segment to the other hosts. Each other host gets one part of a range and passes the part on to the remaining hosts,
+// so the root's host sends the range only once. A small range is not divided and is sent whole to every host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"
@@ -25,7 +25,7 @@ class BroadcastSteps final : public SegmentSteps {
 
  private:
   bool goes_whole(const Segment& segment) const;
-  // Returns the offset and the length, in bytes, of the part of the share that the root's host sends to `host`.
+  // Returns the offset and the length, in bytes, of the part of the range that the root's host sends to `host`.
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   std::byte* user_data(const Segment& segment) const;
 

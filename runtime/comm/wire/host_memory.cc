@@ -49,7 +49,7 @@ bool keeps_rank_order(const Hosts& hosts) {
   return true;
 }
 
-std::vector<int> counterparts(const Hosts& hosts) {
+std::vector<int> ranks_of_rail(const Hosts& hosts) {
   std::vector<int> result;
   const std::size_t own = hosts.neighbours().size();
   for (std::size_t host = 0; host < hosts.ranks.size(); ++host) {

@@ -38,9 +38,9 @@ bool has_hierarchy(const Hosts& hosts);
 // all ranks (comm/reduction.h). The two trees are equal if ranks are numbered host by host, with the same power of two
 // of ranks on each host.
 bool keeps_rank_order(const Hosts& hosts);
-// Returns the ranks of other hosts with which this rank exchanges announcements and shares of data. The result has one
+// Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The result has one
 // rank of each other host, but may have several ranks of a host that has more ranks than this host.
-std::vector<int> counterparts(const Hosts& hosts);
+std::vector<int> ranks_of_rail(const Hosts& hosts);
 // Returns a text about the hosts for messages, such as "2 hosts x 8 ranks" or "3 hosts x 1 to 3 ranks".
 std::string describe(const Hosts& hosts);
 

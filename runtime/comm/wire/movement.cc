@@ -43,11 +43,11 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Reduces the elements of `chunk` of all ranks' inputs into the root's output; each rank reduces one share of
+// Reduces the elements of `chunk` of all ranks' inputs into the root's output; each rank reduces one range of
 // the elements.
 void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
-  const Chunk own = share_of(args, chunk, args.rank);
+  const Chunk own = range_of(args, chunk, args.rank);
   const std::size_t stride = (own.length * element + 63) / 64 * 64;
   std::byte* const others = scratch.take(stride * static_cast<std::size_t>(args.size));
   const auto at = [&](const auto& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
@@ -55,7 +55,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 
   Pieces collect(args);
   collect.for_others([&](int r) {
-    const Chunk theirs = share_of(args, chunk, r);
+    const Chunk theirs = range_of(args, chunk, r);
     collect.send(r, at(args.input, theirs), theirs.length * element);
     collect.recv(r, place_of(r), own.length * element);
   });
@@ -69,7 +69,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 
   Pieces spread(args);
   spread.for_others([&](int r) {
-    const Chunk theirs = share_of(args, chunk, r);
+    const Chunk theirs = range_of(args, chunk, r);
     if (r == args.record.root) spread.send(r, result, own.length * element);
     if (args.rank == args.record.root) spread.recv(r, at(args.output, theirs), theirs.length * element);
   });
@@ -77,27 +77,27 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 }
 
 // In a broadcast with two ranks, the root sends all data to the other rank. In a broadcast with more ranks, every rank
-// gets a share from the root and passes the share on, so that the root sends the data only once.
+// gets a range from the root and passes the range on, so that the root sends the data only once.
 void broadcast(const CollectiveArgs& args, Wire& wire) {
   const std::size_t element = args.element_bytes();
   const Chunk all{0, args.count()};
   const int root = args.record.root;
-  const auto share = [&](int r) { return args.size == 2 ? all : share_of(args, all, r); };
+  const auto range = [&](int r) { return args.size == 2 ? all : range_of(args, all, r); };
   const auto at = [&](const Chunk& part) { return bytes_of(args.output) + part.offset * element; };
 
   Pieces scatter(args);
   if (args.rank == root) {
-    scatter.for_others([&](int r) { scatter.send(r, at(share(r)), share(r).length * element); });
+    scatter.for_others([&](int r) { scatter.send(r, at(range(r)), range(r).length * element); });
   } else {
-    scatter.recv(root, at(share(args.rank)), share(args.rank).length * element);
+    scatter.recv(root, at(range(args.rank)), range(args.rank).length * element);
   }
   scatter.go(wire);
   if (args.size == 2) return;
 
   Pieces spread(args);
   spread.for_others([&](int r) {
-    if (r != root) spread.send(r, at(share(args.rank)), share(args.rank).length * element);
-    if (args.rank != root) spread.recv(r, at(share(r)), share(r).length * element);
+    if (r != root) spread.send(r, at(range(args.rank)), range(args.rank).length * element);
+    if (args.rank != root) spread.recv(r, at(range(r)), range(r).length * element);
   });
   spread.go(wire);
 }

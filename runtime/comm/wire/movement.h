@@ -2,9 +2,9 @@
 // move() moves the data of a collective between ranks over a wire, after all ranks have agreed on the collective.
 // Collectives that are cut into segments use segment_pipeline.h instead of move().
 //
-// The ranks divide a reduction. Every rank receives the other ranks' data for its share of a reduction, and reduces the
+// The ranks divide a reduction. Every rank receives the other ranks' data for its range of a reduction, and reduces the
 // data in the fixed order of comm/reduction.h. Every rank then sends its result to the ranks that need the result. A
-// reduction divided by shares sends as many bytes as a ring does, but in two steps, and gives the same bits as a
+// reduction divided by ranges sends as many bytes as a ring does, but in two steps, and gives the same bits as a
 // reduction in shared memory.
 #pragma once
 

@@ -14,7 +14,7 @@ ReduceScatterSteps::ReduceScatterSteps(const comm::CollectiveArgs& args, const S
 void ReduceScatterSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
   if (!is_in_rail()) return;
-  segment.share = {0, segment.chunk.length};
+  segment.range = {0, segment.chunk.length};
   for_other_hosts([&](std::size_t host) {
     for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t) {
       post_receive(segment, host, sums_of(segment, Way::in, host, owner), sum_bytes(segment), 0);

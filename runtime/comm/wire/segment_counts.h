@@ -30,7 +30,7 @@ class SegmentCounts {
   // Notes that this rank's window now holds the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
-  // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host.
+  // Notes that this rank has put its range of all segments up to `number` into the memory of every rank of its host.
   // After finish(), this rank does not access the other ranks' memory of the segments up to `number` any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }

@@ -92,7 +92,7 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
         one.steps.fill(segment);
         counts_->fill(segment.number);
       }
-      one.phase = segment.share.length > 0 ? Phase::send : Phase::wait_for_older;
+      one.phase = segment.range.length > 0 ? Phase::send : Phase::wait_for_older;
       return true;
     case Phase::send:
       if (route == Route::windows && !counts_->all_filled(segment.number)) return false;

@@ -15,13 +15,13 @@ bool SegmentSteps::has_room_for_rows(const comm::CollectiveArgs& args, const Hos
 void SegmentSteps::post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes,
                              std::uint64_t trip, bool is_eager) {
   if (bytes == 0) return;
-  segment.transfers.push_back(wire_.send({counterpart(host), data, bytes, is_eager}, segment.tag(trip)));
+  segment.transfers.push_back(wire_.send({rank_on(host), data, bytes, is_eager}, segment.tag(trip)));
 }
 
 void SegmentSteps::post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
                                 std::uint64_t trip, bool is_eager) {
   if (bytes == 0) return;
-  segment.transfers.push_back(wire_.receive({counterpart(host), data, bytes, is_eager}, segment.tag(trip)));
+  segment.transfers.push_back(wire_.receive({rank_on(host), data, bytes, is_eager}, segment.tag(trip)));
 }
 
 std::vector<std::byte*> SegmentSteps::slots(const Segment& segment) const {

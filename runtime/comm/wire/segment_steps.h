@@ -2,8 +2,8 @@
 // SegmentSteps has the steps that a kind of collective takes with each segment (segment_pipeline.h).
 //
 // Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. Each rail (the l-th ranks of
-// all hosts) carries one share of every segment. The ranks of a rail exchange their share only with each other, and
-// each of them copies the share into the memory of all ranks of its host.
+// all hosts) carries one range of every segment. The ranks of a rail exchange their range only with each other, and
+// each of them copies the range into the memory of all ranks of its host.
 //
 // Threads: the group's communication thread calls all functions.
 #pragma once
@@ -28,7 +28,7 @@ struct Segment {
   std::uint64_t number;
   comm::Chunk chunk;                    // the segment's elements of each part
   std::vector<std::byte*> memory = {};  // the segment's address in each rank's memory, by place on the host
-  comm::Chunk share = {};               // this rank's share, counted from the chunk; empty if the rank carries no share
+  comm::Chunk range = {};               // this rank's range, counted from the chunk; empty if the rank carries no range
   std::vector<Transfer> transfers = {};  // the transfers under way
 
   // Returns the tag of a trip. Trip 0 of a segment has the first transfers between two ranks, and trip 1 has the
@@ -56,20 +56,20 @@ class SegmentSteps {
   static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
   // Returns the largest number of elements that one segment may have.
   virtual std::size_t most_elements() const = 0;
-  // Sets the segment's addresses in memory and the share that this rank carries. Posts the receives before this rank
+  // Sets the segment's addresses in memory and the range that this rank carries. Posts the receives before this rank
   // has data to send, so that the peers need not ask whether this rank is ready.
   virtual void begin(Segment& segment) = 0;
   // Copies this rank's data into its window of shared memory, if the route is Route::windows.
   virtual void fill(const Segment& segment) = 0;
-  // Sends this rank's share of the segment, after all ranks of the host have filled their windows. Only ranks that
-  // carry a share call send(), exchange_results() and broadcast_to_host().
+  // Sends this rank's range of the segment, after all ranks of the host have filled their windows. Only ranks that
+  // carry a range call send(), exchange_results() and broadcast_to_host().
   virtual void send(Segment& segment) = 0;
   // Exchanges results with the ranks of this rank's rail, after the transfers of begin() and send() are done.
   virtual void exchange_results(Segment& segment) = 0;
   // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results()
   // are done.
   virtual void broadcast_to_host(const Segment& segment) = 0;
-  // If the route is Route::windows, copies the result out of this rank's window, after every share has reached
+  // If the route is Route::windows, copies the result out of this rank's window, after every range has reached
   // the window.
   virtual void copy_out(const Segment& segment) = 0;
 
@@ -87,7 +87,7 @@ class SegmentSteps {
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
   // Returns the rank that has this rank's place on `host`, and so belongs to the same rail.
-  int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
+  int rank_on(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
                  bool is_eager = false);

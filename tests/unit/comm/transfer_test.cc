@@ -27,10 +27,10 @@ TEST(Transfer, SharesCoverAChunkOnceInWholeCacheLines) {
         const Chunk chunk{640, length};
         std::size_t next = chunk.offset;
         for (int r = 0; r < size; ++r) {
-          const Chunk share = share_of(args, chunk, r);
-          EXPECT_EQ(share.offset, next);
-          EXPECT_EQ((share.offset - chunk.offset) * args.element_bytes() % 64, 0u);
-          next = share.offset + share.length;
+          const Chunk range = range_of(args, chunk, r);
+          EXPECT_EQ(range.offset, next);
+          EXPECT_EQ((range.offset - chunk.offset) * args.element_bytes() % 64, 0u);
+          next = range.offset + range.length;
         }
         EXPECT_EQ(next, chunk.offset + length);
       }

@@ -98,8 +98,8 @@ struct Subgroup;
 
 // The two groups that split_by_host() makes.
 struct HostGroups {
-  std::shared_ptr<ProcessGroup> host;          // the ranks of this rank's host
-  std::shared_ptr<ProcessGroup> counterparts;  // the ranks at this rank's place on their hosts
+  std::shared_ptr<ProcessGroup> host;  // the ranks of this rank's host
+  std::shared_ptr<ProcessGroup> rail;  // the ranks at this rank's place on their hosts
 };
 
 class LOCKSTEP_API ProcessGroup {
@@ -195,7 +195,7 @@ class LOCKSTEP_API ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
   // Makes a group of the ranks that share memory with this rank (rendezvous::Member::beside), and a group with one rank
   // of each host. If this rank is the n-th rank of its host, the second group has the n-th rank of every host.
-  // split_by_host() calls split() twice, and names the groups "host NAME" and "counterparts 0".
+  // split_by_host() calls split() twice, and names the groups "host NAME" and "rail 0".
   HostGroups split_by_host();
 
   // Advances the collectives that have started, without blocking; correct programs never need to call progress().

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Three ranks of a host, of which two carry a share, as the smallest host has two.
+// Three ranks of a host, of which two carry a range, as the smallest host has two.
 class SegmentCountsTest : public ::testing::Test {
  protected:
   SegmentCountsTest() {
