@@ -30,10 +30,11 @@ Walk plan(const char* operation, const Tensor& loss) {
         "{}: the loss is {}, it must have exactly one element; take mean() or sum() first", operation, loss.str()));
   }
   if (!TensorInternals(loss).node()) {
-    throw InvalidArgument(fmt::format(
-        "{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad. A gradient has no "
-        "tape (no create_graph), so a penalty on it can't be trained here; with LibTorch it can",
-        operation));
+    throw InvalidArgument(
+        fmt::format("{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad; compute "
+                    "it outside NoGrad from trained parameters. A gradient has no tape (no create_graph), so train a "
+                    "penalty on gradients with LibTorch",
+                    operation));
   }
   // Depth first, inputs before users; then turned round. No counter is needed to know the order of recording.
   struct Frame {
@@ -47,8 +48,8 @@ Walk plan(const char* operation, const Tensor& loss) {
     if (!seen.emplace(node.get(), true).second) return;
     if (node->freed()) {
       throw InvalidArgument(
-          fmt::format("{}: the tape of this loss was freed at '{}' by an earlier backward; run the "
-                      "forward again, or pass .retain_graph = true the first time",
+          fmt::format("{}: the graph of this loss was freed at '{}' by an earlier backward; run the forward again, or "
+                      "pass .retain_graph = true to the first backward",
                       operation, node->name()));
     }
     stack.push_back({std::move(node)});
@@ -126,8 +127,8 @@ class Sink final : public GradientSink {
     if (update == nullptr || update->holds() != ShardedUpdate::Holds::shards) return;
     throw InvalidArgument(
         fmt::format("backward: the loss depends on a parameter {} of another DistributedDataParallel with "
-                    "Shard::optimizer, whose gradient waits for its step; make that step before, or call "
-                    "set_requires_grad(false) on its parameters meanwhile",
+                    "Shard::optimizer, whose gradient waits for its step; call the step() of its optimizer first, or "
+                    "set_requires_grad(false) on its parameters for this backward",
                     leaf.str()));
   }
 
@@ -210,7 +211,11 @@ void backward(const Tensor& loss, float seed, const BackwardOptions& options) {
   for (std::shared_ptr<Node>& node : walk.nodes) {
     const auto found = pending.find(node.get());
     // Reached by edges, but no gradient came: everything between gave none.
-    if (found == pending.end()) throw Error(fmt::format("backward: '{}' got no gradient", node->name()));
+    if (found == pending.end())
+      throw Error(
+          fmt::format("backward: the operation '{}' got no gradient from those that used its result; this is a bug in "
+                      "lockstep: report it with the program's forward",
+                      node->name()));
     {
       const Tensor gradient = std::move(found->second);
       pending.erase(found);

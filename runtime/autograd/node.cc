@@ -22,8 +22,9 @@ NoGrad::~NoGrad() { enabled = before_; }
 namespace autograd {
 
 void throw_apart(const char* operation, DeviceId first, DeviceId other) {
-  throw InvalidArgument(fmt::format("{}: tensors on {} and on {}; all must be on one device: move them with to()",
-                                    operation, first.str(), other.str()));
+  throw InvalidArgument(
+      fmt::format("{}: one tensor is on {} and another on {}; all must be on one device: move them with to()",
+                  operation, first.str(), other.str()));
 }
 
 bool recording(std::initializer_list<Tensor> inputs) {

@@ -92,8 +92,9 @@ Tensor add_row(const Tensor& x, const Tensor& row) {
   expect_dtype("add_row", "row", row, DType::f32);
   autograd::expect_one_device("add_row", x, row);
   if (row.shape() != Shape{x.shape().columns()}) {
-    throw InvalidArgument(fmt::format("add_row: x {} needs a row of shape [{}], got {}", x.shape().str(),
-                                      x.shape().columns(), row.shape().str()));
+    throw InvalidArgument(fmt::format(
+        "add_row: x has shape {}, so row must have shape [{}], but has {}; give one value for each column of x",
+        x.shape().str(), x.shape().columns(), row.shape().str()));
   }
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
   kernels(x.device())
@@ -117,8 +118,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   const std::int64_t rows = logits.shape().rows(), columns = logits.shape().columns();
   if (logits.shape().dims() < 2 || targets.count() != rows) {
     throw InvalidArgument(
-        fmt::format("cross_entropy: logits {} and targets {} do not match; logits are [rows..., "
-                    "classes] with one target per row",
+        fmt::format("cross_entropy: logits {} and targets {} do not match; give logits of shape [rows..., classes] and "
+                    "one target per row",
                     logits.shape().str(), targets.shape().str()));
   }
   Kernels& k = kernels(logits.device());
@@ -185,7 +186,9 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 Tensor transpose(const Tensor& x) {
   expect_dtype("transpose", "x", x, DType::f32);
   if (x.shape().dims() != 2) {
-    throw InvalidArgument(fmt::format("transpose: x has shape {}, it must have two dimensions", x.shape().str()));
+    throw InvalidArgument(
+        fmt::format("transpose: x has shape {}, it must have two dimensions; change the shape with reshape() first",
+                    x.shape().str()));
   }
   const Tensor y = Tensor::empty({x.size(1), x.size(0)}, DType::f32, x.device());
   kernels(x.device()).transpose({y.data<float>(), false}, x.data<float>(), x.size(0), x.size(1));
@@ -299,8 +302,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   expect_dtype("linear", "bias", bias, DType::f32);
   autograd::expect_one_device("linear", x, bias);
   if (bias.shape() != Shape{weight.size(1)}) {
-    throw InvalidArgument(fmt::format("linear: the bias of a weight {} has shape {}, it must be [{}]",
-                                      weight.shape().str(), bias.shape().str(), weight.size(1)));
+    throw InvalidArgument(fmt::format(
+        "linear: the bias of a weight {} has shape {}, it must be [{}]; give one value for each column of the weight",
+        weight.shape().str(), bias.shape().str(), weight.size(1)));
   }
   const Tensor y = product(x, weight);
   kernels(x.device()).add_row(y.data<float>(), y.data<float>(), bias.data<float>(), y.shape().rows(), y.size(-1));

@@ -25,8 +25,10 @@ Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float
   autograd::expect_one_device("layer_norm", x, gain, bias);
   const Shape wanted{x.shape().columns()};
   if (x.shape().dims() == 0 || gain.shape() != wanted || bias.shape() != wanted) {
-    throw InvalidArgument(fmt::format("layer_norm: x {} needs gain and bias of shape {}, got {} and {}",
-                                      x.shape().str(), wanted.str(), gain.shape().str(), bias.shape().str()));
+    throw InvalidArgument(
+        fmt::format("layer_norm: x has shape {}, so gain and bias must have shape {}, but have {} and {}; give one "
+                    "value for each column of x",
+                    x.shape().str(), wanted.str(), gain.shape().str(), bias.shape().str()));
   }
   const LayerNormShape shape{.rows = x.shape().rows(), .columns = x.shape().columns(), .epsilon = epsilon};
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
@@ -51,7 +53,8 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   autograd::expect_one_device("embedding", table, indices);
   if (table.shape().dims() != 2) {
     throw InvalidArgument(
-        fmt::format("embedding: the table has shape {}, it must be [rows, channels]", table.shape().str()));
+        fmt::format("embedding: the table has shape {}, it must be [rows, channels]; give a table of two dimensions",
+                    table.shape().str()));
   }
   Kernels& k = kernels(table.device());
   const auto* index = indices.data<std::int64_t>();
@@ -93,12 +96,14 @@ Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads) {
 
 Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
   expect_dtype("dropout", "x", x, DType::f32);
-  if (!(p >= 0 && p < 1)) throw InvalidArgument(fmt::format("dropout: probability {} is not in [0, 1)", p));
+  if (!(p >= 0 && p < 1))
+    throw InvalidArgument(fmt::format(
+        "dropout: probability {} is not in [0, 1); give the part of the values to set to 0, such as 0.1", p));
   if (p == 0) return x;
   const auto samples = source.sample_ids ? static_cast<std::int64_t>(source.sample_ids->size()) : 0;
   if (samples == 0 ? x.count() != 0 : x.count() % samples != 0) {
     throw InvalidArgument(
-        fmt::format("dropout: x of shape {} does not fall into {} equal samples; give the ids of the batch's rows: "
+        fmt::format("dropout: x of shape {} can't be cut into {} equal samples; give the ids of the batch's rows: "
                     "ddp(x, ids), or sample_ids of the model's set_context()",
                     x.shape().str(), samples));
   }
@@ -127,7 +132,10 @@ Tensor argmax(const Tensor& x) {
   expect_dtype("argmax", "x", x, DType::f32);
   const std::int64_t columns = x.shape().columns();
   if (x.shape().dims() == 0 || columns == 0) {
-    throw InvalidArgument(fmt::format("argmax: x is {}; wanted at least one value in the last dimension", x.str()));
+    throw InvalidArgument(
+        fmt::format("argmax: x is {}; it must have at least one value in the last dimension; give a tensor of shape "
+                    "[rows..., classes]",
+                    x.str()));
   }
   const Tensor host = x.detach().cpu();
   const auto values = host.values<float>();
@@ -146,8 +154,10 @@ double accuracy(const Tensor& logits, const Tensor& targets) {
   expect_dtype("accuracy", "targets", targets, DType::i64);
   const Tensor predicted = argmax(logits), wanted = targets.detach().cpu();
   if (predicted.count() != wanted.count()) {
-    throw InvalidArgument(fmt::format("accuracy: logits {} and targets {} do not match; wanted one target per row",
-                                      logits.str(), targets.str()));
+    throw InvalidArgument(
+        fmt::format("accuracy: logits {} and targets {} do not match; give logits of shape [rows..., classes] and one "
+                    "target per row",
+                    logits.str(), targets.str()));
   }
   const auto ids = predicted.values<std::int64_t>(), right = wanted.values<std::int64_t>();
   std::int64_t same = 0;

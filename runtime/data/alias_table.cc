@@ -31,20 +31,21 @@ struct Scaled {
 
 Scaled scaled(std::span<const double> weights) {
   if (weights.size() > std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1) {
-    throw InvalidArgument(fmt::format("EpochOrder::weighted: {} weights; give at most 2^32", weights.size()));
+    throw InvalidArgument(fmt::format("EpochOrder::weighted: got {} weights; give at most 2^32", weights.size()));
   }
   double largest = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
       throw InvalidArgument(fmt::format(
-          "EpochOrder::weighted: the weight of sample {} is {}; weights are finite and at least 0", i, weights[i]));
+          "EpochOrder::weighted: the weight of sample {} is {}; give finite weights of at least 0", i, weights[i]));
     }
     largest = std::max(largest, weights[i]);
   }
   if (largest == 0) {
-    throw InvalidArgument(fmt::format(
-        "EpochOrder::weighted: none of the {} weights is above 0, so that nothing can be drawn; give one that is",
-        weights.size()));
+    throw InvalidArgument(
+        fmt::format("EpochOrder::weighted: none of the {} weights is above 0, so that no sample can be drawn; give at "
+                    "least one weight above 0",
+                    weights.size()));
   }
   Scaled result{.weights = weights};
   static_cast<void>(std::frexp(largest, &result.exponent));

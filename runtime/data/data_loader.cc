@@ -85,10 +85,10 @@ OrderedPrefetch::Item LoaderCore::Pass::next() {
 void LoaderCore::require_no_pass(const char* call) const {
   const auto running = running_.lock();
   if (!running || running->is_over()) return;
-  throw InvalidArgument(fmt::format(
-      "DataLoader: {} in the middle of epoch {} (batch {} of {}); leave the loop over it first, for there is "
-      "one pass at a time",
-      call, epoch(), *handed_, sampler_->num_batches()));
+  throw InvalidArgument(
+      fmt::format("DataLoader: {} was called in the middle of epoch {} (batch {} of {}); leave the loop over the "
+                  "loader first, for a loader has one pass at a time",
+                  call, epoch(), *handed_, sampler_->num_batches()));
 }
 
 std::int64_t LoaderCore::batches_in_pass() const {

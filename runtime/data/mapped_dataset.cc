@@ -27,13 +27,15 @@ static_assert(std::endian::native == std::endian::little, "tokens are copied as 
 std::int64_t count_units(const MappedFile& file, std::int64_t bytes, std::int64_t header, const char* unit) {
   const auto size = static_cast<std::int64_t>(file.bytes().size());
   if (header < 0 || header >= size) {
-    throw InvalidArgument(fmt::format("the dataset '{}' has {} bytes, and a header of {} before the first {}",
-                                      file.path().string(), size, header, unit));
+    throw InvalidArgument(
+        fmt::format("the dataset '{}' has {} bytes, but its header was said to have {} bytes before the first {}; give "
+                    "the header's true length",
+                    file.path().string(), size, header, unit));
   }
   if ((size - header) % bytes != 0) {
     throw CorruptData(
-        fmt::format("the dataset '{}' has {} bytes after its header, which are not a whole number of {}s of {}; it was "
-                    "cut short, or {}s are of another size",
+        fmt::format("the dataset '{}' has {} bytes after its header, which are not a whole number of {}s of {} bytes; "
+                    "write the file again if it was cut short, or give the true size of {}s",
                     file.path().string(), size - header, unit, bytes, unit));
   }
   return (size - header) / bytes;
@@ -41,8 +43,9 @@ std::int64_t count_units(const MappedFile& file, std::int64_t bytes, std::int64_
 
 void check_sample(const MappedFile& file, std::int64_t id, std::int64_t size) {
   if (id >= 0 && id < size) return;
-  throw InvalidArgument(fmt::format("the dataset '{}': sample {} of {}; the sampler must be given this size",
-                                    file.path().string(), id, size));
+  throw InvalidArgument(fmt::format(
+      "the dataset '{}': sample {} was asked for, but it has {} samples; give the sampler the dataset's size()",
+      file.path().string(), id, size));
 }
 
 template <typename Token>
@@ -69,7 +72,7 @@ MappedTokens::MappedTokens(const std::filesystem::path& path, const MappedTokens
   if (options_.stride == 0) options_.stride = options_.window;
   tokens_ = count_units(file_, options_.bytes, options_.header, "token");
   if (tokens_ < options_.window) {
-    throw InvalidArgument(fmt::format("the dataset '{}' has {} tokens, and a sample has {}; take a shorter window",
+    throw InvalidArgument(fmt::format("the dataset '{}' has {} tokens, but a sample needs {}; take a shorter window",
                                       path.string(), tokens_, options_.window));
   }
   size_ = (tokens_ - options_.window) / options_.stride + 1;
@@ -83,7 +86,8 @@ void MappedTokens::read(std::int64_t id, std::span<std::int64_t> window) const {
   check_sample(file_, id, size_);
   if (static_cast<std::int64_t>(window.size()) != options_.window) {
     throw InvalidArgument(
-        fmt::format("MappedTokens: {} places for a window of {} tokens", window.size(), options_.window));
+        fmt::format("MappedTokens: read() got {} places for a window of {} tokens; give one place for each token",
+                    window.size(), options_.window));
   }
   const std::byte* from = file_.bytes().data() + begin_of(id);
   options_.bytes == 2 ? widen<std::uint16_t>(from, window) : widen<std::uint32_t>(from, window);
@@ -109,7 +113,8 @@ void MappedTokens::prefetch(std::span<const std::int64_t> ids) const {
 MappedRecords::MappedRecords(const std::filesystem::path& path, const MappedRecordsOptions& options)
     : file_(path), options_(options) {
   if (options.record < 1) {
-    throw InvalidArgument(fmt::format("MappedRecords: records of {} bytes; wanted at least 1", options.record));
+    throw InvalidArgument(fmt::format(
+        "MappedRecords: record is {} bytes, and must be at least 1; give the bytes of one record", options.record));
   }
   size_ = count_units(file_, options.record, options.header, "record");
 }
@@ -164,15 +169,18 @@ struct MappedFile::Mapping {
   explicit Mapping(std::filesystem::path the_path)
       : path(std::move(the_path)), file(open_to_read(path)), status(status_of(file, path)) {
     if (!S_ISREG(status.st_mode)) {
-      throw InvalidArgument(fmt::format("the dataset '{}' is not a regular file; name a file", path.string()));
+      throw InvalidArgument(
+          fmt::format("the dataset '{}' is not a regular file; give the path of a file", path.string()));
     }
     if (status.st_size == 0) {
-      throw InvalidArgument(fmt::format("the dataset '{}' is empty; was it written to its end?", path.string()));
+      throw InvalidArgument(fmt::format(
+          "the dataset '{}' is empty, as if its writing had not finished; write the file again", path.string()));
     }
     bytes = static_cast<std::size_t>(status.st_size);
     data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
     if (data == MAP_FAILED) {
-      throw SystemError(fmt::format("the dataset '{}': mapping its {} bytes", path.string(), bytes), errno);
+      throw SystemError(fmt::format("the dataset '{}': can't map its {} bytes into memory", path.string(), bytes),
+                        errno);
     }
   }
   ~Mapping() { ::munmap(data, bytes); }
@@ -207,8 +215,8 @@ void MappedFile::require_unchanged() const {
   const struct stat now = status_of(mapping_->file, mapping_->path);
   if (is_same(now, mapping_->status)) return;
   throw CorruptData(
-      fmt::format("the dataset '{}' changed while it was being read: it had {} bytes, and has {}{}; write another "
-                  "file, and rename it",
+      fmt::format("the dataset '{}' changed while it was being read: it had {} bytes, and has {}{}; write changes to a "
+                  "new file, and rename it when no program reads the old one",
                   mapping_->path.string(), mapping_->status.st_size, now.st_size,
                   now.st_size == mapping_->status.st_size ? ", written since" : ""));
 }

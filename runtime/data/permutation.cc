@@ -36,8 +36,11 @@ std::vector<std::int64_t> shuffled_list(std::uint64_t length, std::uint64_t seed
 
 Permutation::Permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch)
     : length_(static_cast<std::uint64_t>(length)), seed_(seed), epoch_(static_cast<std::uint64_t>(epoch)) {
-  if (length < 0) throw InvalidArgument(fmt::format("permutation: length {}; it must be at least 0", length));
-  if (epoch < 0) throw InvalidArgument(fmt::format("permutation: epoch {}; it must be at least 0", epoch));
+  if (length < 0)
+    throw InvalidArgument(
+        fmt::format("permutation: length is {}; it must be at least 0: give the number of samples", length));
+  if (epoch < 0)
+    throw InvalidArgument(fmt::format("permutation: epoch is {}; it must be at least 0: count epochs from 0", epoch));
   if (length < kComputed) {
     list_ = std::make_shared<const std::vector<std::int64_t>>(shuffled_list(length_, seed_, epoch_));
     return;
@@ -77,7 +80,9 @@ void Permutation::encrypt(std::array<std::uint64_t, N>& positions) const {
 void Permutation::require_within(std::int64_t position) const {
   if (static_cast<std::uint64_t>(position) < length_) return;
   throw InvalidArgument(
-      fmt::format("permutation: position {} of {}; it must be at least 0 and below", position, length_));
+      fmt::format("permutation: position {} was asked for in a permutation of {}; give a position of at least 0 and "
+                  "below its length",
+                  position, length_));
 }
 
 // Cycle walking: what comes to lie beyond the length goes through the network again, which is a permutation of the

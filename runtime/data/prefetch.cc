@@ -78,8 +78,10 @@ void OrderedPrefetch::stop() {
     left_behind = state_->working;
   }
   if (left_behind > 0) {
-    log_warn("data: {} of {} workers have not returned from the dataset ({}), and their threads stay", left_behind,
-             threads_.size(), deadline.progress());
+    log_warn(
+        "DataLoader: {} of {} workers have not returned from the dataset's read ({}), and their threads stay; look at "
+        "what the dataset waits for",
+        left_behind, threads_.size(), deadline.progress());
   }
   // Nothing says which thread is the one that hangs, so none is joined then.
   for (std::thread& thread : threads_) left_behind > 0 ? thread.detach() : thread.join();
@@ -134,8 +136,8 @@ OrderedPrefetch::Item OrderedPrefetch::next() {
         if (!state.result_came.wait_until(state.mutex, deadline) && !slot.filled && deadline.expired()) {
           is_overdue_ = true;
           throw Timeout(
-              fmt::format("data: batch {} of {} was not read in time ({}); its reader hangs, or the loader's "
-                          "timeout is too short",
+              fmt::format("DataLoader: batch {} of {} was not read in time ({}); look at what the dataset waits for, "
+                          "or raise the loader's timeout",
                           index, state.count, deadline.progress()));
         }
       }

@@ -24,7 +24,9 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b !=
 void check_rank(const char* who, int rank, int world) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw InvalidArgument(
-        fmt::format("{}: rank {} of world size {}; rank must be in [0, world size)", who, rank, world));
+        fmt::format("{}: rank {} is not a rank of world size {}; rank must be in [0, world size): give the group's "
+                    "rank() and size()",
+                    who, rank, world));
   }
 }
 
@@ -36,7 +38,9 @@ EpochOrder order_of(std::int64_t length, bool shuffle, std::uint64_t seed) {
 
 RowRange chunk(std::int64_t rows, int rank, int world) {
   check_rank("chunk", rank, world);
-  if (rows < 0) throw InvalidArgument(fmt::format("chunk: {} rows; there must be at least 0", rows));
+  if (rows < 0)
+    throw InvalidArgument(
+        fmt::format("chunk: rows is {}, and must be at least 0; give the number of rows that the ranks share", rows));
   const std::int64_t piece = ceil_div(rows, world);
   const std::int64_t begin = std::min(rows, piece * rank);
   return {begin, std::min(piece, rows - begin)};
@@ -69,15 +73,15 @@ void Sampler::set_epoch(std::int64_t epoch) {
 
 void Sampler::require_place(const SamplerState& state) const {
   if (state.length != order_.size() || state.seed != order_.seed()) {
-    throw InvalidArgument(fmt::format(
-        "{}: can't resume: the saved place belongs to {} samples with seed {}, this sampler has {} with seed "
-        "{}; give the sampler the same, or begin an epoch anew with set_epoch({})",
-        name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
+    throw InvalidArgument(
+        fmt::format("{}: can't resume: the saved place belongs to {} samples with seed {}, but this sampler has {} "
+                    "samples with seed {}; give the sampler the saved ones, or begin an epoch anew with set_epoch({})",
+                    name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
   }
   if (state.order != order_.digest()) {
     throw InvalidArgument(fmt::format(
-        "{}: can't resume: the saved place belongs to another order than this sampler's (shuffled or not, "
-        "other weights, another subset); give the sampler the same, or begin an epoch anew with set_epoch({})",
+        "{}: can't resume: the saved place belongs to another order than this sampler's (shuffled or not, other "
+        "weights, another subset); make the sampler with the saved order, or begin an epoch anew with set_epoch({})",
         name_, state.epoch));
   }
   if (state.consumed < 0 || state.consumed > state.length || state.epoch < 0) {
@@ -97,8 +101,9 @@ void Sampler::resume(const SamplerState& state) {
 SamplerState Sampler::state_after(std::int64_t batches) const {
   const std::int64_t all = num_batches();
   if (batches < 0 || batches > all) {
-    throw InvalidArgument(fmt::format("{}: state_after({}) of a pass that has {} batches; give a number from 0 to {}",
-                                      name_, batches, all, all));
+    throw InvalidArgument(
+        fmt::format("{}: state_after({}) was called, but the pass has {} batches; give a number from 0 to {}", name_,
+                    batches, all, all));
   }
   SamplerState state{.length = order_.size(),
                      .seed = order_.seed(),
@@ -131,8 +136,9 @@ std::int64_t Sampler::num_batches() const { return num_batches_after(start_); }
 
 std::int64_t Sampler::num_batches_after(std::int64_t consumed) const {
   if (consumed < 0 || consumed > order_.size()) {
-    throw InvalidArgument(fmt::format("{}: num_batches_after({}) of {} samples; give a number from 0 to {}", name_,
-                                      consumed, order_.size(), order_.size()));
+    throw InvalidArgument(
+        fmt::format("{}: num_batches_after({}) was called, but the order has {} samples; give a number from 0 to {}",
+                    name_, consumed, order_.size(), order_.size()));
   }
   return batches_in(order_.size() - consumed);
 }
@@ -140,9 +146,9 @@ std::int64_t Sampler::num_batches_after(std::int64_t consumed) const {
 std::vector<std::int64_t> Sampler::batch(std::int64_t index) const {
   const std::int64_t batches = num_batches();
   if (index < 0 || index >= batches) {
-    throw InvalidArgument(
-        fmt::format("{}: batch({}) of a pass that has {} batches; give an index from 0 and below num_batches()", name_,
-                    index, batches));
+    throw InvalidArgument(fmt::format(
+        "{}: batch({}) was called, but the pass has {} batches; give an index from 0 and below num_batches()", name_,
+        index, batches));
   }
   const std::int64_t begin = start_ + (index > 0 ? index * global_batch() : 0);
   const Rows rows = next_rows(order_.size() - begin);
@@ -213,13 +219,19 @@ Sampler::Rows GlobalBatchSampler::next_rows(std::int64_t left) const {
 
 EpochOrder::EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch)
     : size_(size), seed_(seed), digest_(digest), of_epoch_(std::move(of_epoch)) {
-  if (size < 0) throw InvalidArgument(fmt::format("sampler: length {}; it must be at least 0", size));
-  if (size == 0) log_warn("sampler: length 0: the dataset has no samples, and every epoch is over at once");
+  if (size < 0)
+    throw InvalidArgument(
+        fmt::format("sampler: length is {}; it must be at least 0: give the number of samples of the dataset", size));
+  if (size == 0)
+    log_warn(
+        "sampler: length 0: the dataset has no samples, so every epoch ends at once; look at whether the dataset found "
+        "its files");
   lookup_ = of_epoch_(0);
 }
 
 void EpochOrder::set_epoch(std::int64_t epoch) {
-  if (epoch < 0) throw InvalidArgument(fmt::format("sampler: epoch {}; it must be at least 0", epoch));
+  if (epoch < 0)
+    throw InvalidArgument(fmt::format("sampler: epoch is {}; it must be at least 0: count epochs from 0", epoch));
   if (epoch == epoch_) return;
   lookup_ = of_epoch_(epoch);
   epoch_ = epoch;
@@ -257,8 +269,8 @@ EpochOrder EpochOrder::within(std::vector<std::int64_t> samples) const {
       for (std::int64_t& position : positions) {
         if (static_cast<std::uint64_t>(position) >= list->size()) {
           throw InvalidArgument(
-              fmt::format("sampler: sample {} of a subset of {}; an order within a subset is one of as "
-                          "many samples as the subset has",
+              fmt::format("sampler: the order drew sample {} of a subset of {} samples; make the order within a subset "
+                          "of as many samples as the subset has",
                           position, list->size()));
         }
         position = (*list)[static_cast<std::size_t>(position)];
@@ -272,13 +284,15 @@ EpochOrder EpochOrder::within(std::vector<std::int64_t> samples) const {
 MicroBatchRange micro_batches_of(int micro_batches, int rank, int world) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw InvalidArgument(
-        fmt::format("fixed micro-batches: rank {} of world size {}; rank must be in [0, world size)", rank, world));
+        fmt::format("fixed micro-batches: rank {} is not a rank of world size {}; rank must be in [0, world size): "
+                    "give the group's rank() and size()",
+                    rank, world));
   }
   if (micro_batches < world) {
-    throw InvalidArgument(fmt::format(
-        "fixed micro-batches: {} of them for {} ranks, so that one would have none; take at least {}, or fewer "
-        "ranks",
-        micro_batches, world, world));
+    throw InvalidArgument(
+        fmt::format("fixed micro-batches: {} micro-batches for {} ranks would leave a rank without one; take at least "
+                    "{} micro-batches, or fewer ranks",
+                    micro_batches, world, world));
   }
   const auto cut = [&](std::int64_t before) { return static_cast<int>(before * micro_batches / world); };
   return {cut(rank), cut(rank + std::int64_t{1})};

@@ -89,12 +89,12 @@ namespace {
 
 void expect_name(std::string_view name, bool taken) {
   if (name.empty() || name.find('.') != std::string_view::npos) {
-    throw InvalidArgument(
-        fmt::format("module: '{}' can't name a parameter or a layer; a name is not empty and has no "
-                    "dot",
-                    name));
+    throw InvalidArgument(fmt::format(
+        "module: '{}' can't name a parameter or a layer; give a name that is not empty and has no dot", name));
   }
-  if (taken) throw InvalidArgument(fmt::format("module: the name '{}' is taken by another parameter or layer", name));
+  if (taken)
+    throw InvalidArgument(
+        fmt::format("module: the name '{}' is taken by another parameter or layer; give each its own name", name));
 }
 
 }  // namespace
@@ -185,8 +185,10 @@ Tensor Module::register_parameter(std::string_view name, const Shape& shape, con
                                   FileLayout in_files) const {
   expect_name(name, state_->has(name));
   if (in_files == FileLayout::transposed && shape.dims() != 2) {
-    throw InvalidArgument(fmt::format("module: '{}' of {} dimensions can't be transposed in files; it takes a matrix",
-                                      name, shape.dims()));
+    throw InvalidArgument(
+        fmt::format("module: parameter '{}' has {} dimensions and can't be transposed in files; only a matrix can: "
+                    "leave FileLayout::transposed out",
+                    name, shape.dims()));
   }
   const Tensor tensor = Tensor::empty(shape);
   tensor.set_requires_grad();
@@ -224,9 +226,9 @@ RandomSource Module::random_source() const {
   const std::shared_ptr<const ForwardContext>& context = state_->context;
   if (!context) {
     throw InvalidArgument(
-        "module: a layer draws random numbers in training, and has no ids of samples to draw them by; call ddp(x, ids) "
-        "with the ids of the batch's rows, without a DistributedDataParallel model.set_context({.seed, .step, "
-        ".sample_ids}) before the forward, or model.eval()");
+        "module: dropout in training needs the ids of the batch's samples, and has none; call ddp(x, ids) with the ids "
+        "of the batch's rows, or without a DistributedDataParallel model.set_context({.seed, .step, .sample_ids}) "
+        "before the forward, or model.eval()");
   }
   return {.key = {.seed = context->seed, .layer = state_->layer_key, .step = context->step},
           .sample_ids = {context, &context->sample_ids}};

@@ -20,8 +20,8 @@ LinearOptions residual(const TransformerOptions& options) {
 const TransformerOptions& checked(const TransformerOptions& options) {
   if (options.channels < 1 || options.heads < 1 || options.channels % options.heads != 0 || options.layers < 1) {
     throw InvalidArgument(
-        fmt::format("transformer: {} channels with {} heads in {} layers; channels must be a multiple "
-                    "of heads, all at least 1",
+        fmt::format("transformer: channels is {}, heads {} and layers {}; give at least 1 of each, and channels that "
+                    "are a multiple of heads",
                     options.channels, options.heads, options.layers));
   }
   return options;
@@ -51,7 +51,9 @@ Tensor TransformerBlock::forward(const Tensor& x) {
 }
 
 Dropout::Dropout(float p) : p_(p) {
-  if (!(p >= 0 && p < 1)) throw InvalidArgument(fmt::format("Dropout: probability {} is not in [0, 1)", p));
+  if (!(p >= 0 && p < 1))
+    throw InvalidArgument(fmt::format(
+        "Dropout: probability {} is not in [0, 1); give the part of the values to set to 0, such as 0.1", p));
 }
 
 Tensor Dropout::forward(const Tensor& x) { return is_training() && p_ > 0 ? dropout(x, p_, random_source()) : x; }
@@ -92,8 +94,10 @@ Tensor Linear::forward(const Tensor& x) {
   ensure_initialized();
   const std::int64_t in = weight_.size(0);
   if (x && x.shape().dims() > 0 && x.size(-1) != in) {
-    throw InvalidArgument(fmt::format("Linear({}, {}): x of shape {} has {} columns, and the layer's in_features is {}",
-                                      in, weight_.size(1), x.shape().str(), x.size(-1), in));
+    throw InvalidArgument(
+        fmt::format("Linear({}, {}): x of shape {} has {} columns, and the layer's in_features is {}; give x that many "
+                    "columns, or make the layer with the columns of x",
+                    in, weight_.size(1), x.shape().str(), x.size(-1), in));
   }
   return linear(x, weight_, bias_);
 }

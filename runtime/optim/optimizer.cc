@@ -30,22 +30,26 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
   set_learning_rate(learning_rate);
   for (ParameterGroup& group : groups) {
     if (!(group.weight_decay >= 0)) {
-      throw InvalidArgument(fmt::format("optimizer: weight decay {} is not 0 or more", group.weight_decay));
+      throw InvalidArgument(
+          fmt::format("optimizer: weight_decay is {}, and must be 0 or more; give 0 for no decay", group.weight_decay));
     }
     for (Tensor& parameter : group.parameters) {
       if (!parameter || !parameter.requires_grad() || !parameter.is_leaf()) {
-        throw InvalidArgument(fmt::format("optimizer: parameter {} ({}) is not a leaf that requires a gradient",
-                                          parameters_.size(), parameter.str()));
+        throw InvalidArgument(
+            fmt::format("optimizer: parameter {} ({}) is not a leaf that requires a gradient; give the tensors of "
+                        "model.parameters()",
+                        parameters_.size(), parameter.str()));
       }
       if (!index_.emplace(parameter.id(), parameters_.size()).second) {
         throw InvalidArgument(
-            fmt::format("optimizer: parameter {} ({}) is there twice", parameters_.size(), parameter.str()));
+            fmt::format("optimizer: parameter {} ({}) is there twice; give each tensor of model.parameters() once",
+                        parameters_.size(), parameter.str()));
       }
       if (!parameters_.empty() &&
           TensorInternals(parameter).sharded_update() != TensorInternals(parameters_[0]).sharded_update()) {
         throw InvalidArgument(
             fmt::format("optimizer: parameter {} ({}) does not belong to the DistributedDataParallel of parameter 0, "
-                        "and one of them has Shard::optimizer; give each its own optimizer",
+                        "and one of the two has Shard::optimizer; give each DistributedDataParallel its own optimizer",
                         parameters_.size(), parameter.str()));
       }
       devices_.push_back(parameter.device());
@@ -71,7 +75,7 @@ void Optimizer::require_own_shards() const {
     if (now == shards_ && (now == nullptr || now->is_claimed_by(this))) continue;
     throw InvalidArgument(fmt::format(
         "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; nothing was changed. "
-        "Make the optimizer after the DistributedDataParallel, and destroy it first",
+        "Make the optimizer after the DistributedDataParallel, and destroy the optimizer first",
         i, parameters_[i].str(), shards_ == nullptr ? "whole" : "in shards of the ranks (Shard::optimizer)"));
   }
 }
@@ -117,10 +121,10 @@ void Optimizer::check(std::size_t index) const {
     kernels(devices_[index]);  // throws if there are none
     return;
   }
-  throw InvalidArgument(fmt::format(
-      "optimizer: parameter {} ({}) is on {} and its gradient on {}, the optimizer's state on {}; nothing was "
-      "changed. Move the model before the optimizer is made",
-      index, parameter.str(), parameter.device().str(), of_gradient.str(), devices_[index].str()));
+  throw InvalidArgument(
+      fmt::format("optimizer: parameter {} ({}) is on {} and its gradient on {}, the optimizer's state on {}; nothing "
+                  "was changed. Move the model before the optimizer is made",
+                  index, parameter.str(), parameter.device().str(), of_gradient.str(), devices_[index].str()));
 }
 
 void Optimizer::zero_grad() const {
@@ -129,7 +133,10 @@ void Optimizer::zero_grad() const {
 
 void Optimizer::set_learning_rate(double rate) {
   if (!(rate >= 0) || !std::isfinite(rate)) {
-    throw InvalidArgument(fmt::format("optimizer: learning rate {} is not a finite number of 0 or more", rate));
+    throw InvalidArgument(
+        fmt::format("optimizer: learning rate {} is not a finite number of 0 or more; give such a number, and look for "
+                    "a division by 0 in the schedule",
+                    rate));
   }
   learning_rate_ = rate;
 }
@@ -156,7 +163,7 @@ DeviceId device_of(std::span<const Tensor> parameters) {
   const DeviceId device = parameters.empty() ? DeviceId{} : parameters[0].device();
   for (const Tensor& parameter : parameters) {
     if (parameter.device() == device) continue;
-    throw InvalidArgument(fmt::format("grad_norm: parameters on {} and on {}; move the whole model to one device",
+    throw InvalidArgument(fmt::format("grad_norm: got parameters on {} and on {}; move the whole model to one device",
                                       device.str(), parameter.device().str()));
   }
   return device;
@@ -172,9 +179,8 @@ ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
     if (!shards) shards = its;
     if (*shards == its) continue;
     throw InvalidArgument(
-        "grad_norm: parameters of several DistributedDataParallels, of which one has Shard::optimizer; take the norm "
-        "of "
-        "each by itself");
+        "grad_norm: got parameters of several DistributedDataParallels, of which one has Shard::optimizer; call "
+        "grad_norm for each DistributedDataParallel by itself");
   }
   if (shards && *shards != nullptr) (*shards)->require_shards("grad_norm");
   return shards.value_or(nullptr);
@@ -229,7 +235,9 @@ GradNorm grad_norm(std::span<const Tensor> parameters) {
 }
 
 GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
-  if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
+  if (!(max_norm > 0))
+    throw InvalidArgument(fmt::format(
+        "clip_grad_norm: max_norm {} is not above 0; give the largest norm that a step may have", max_norm));
   ShardedUpdate* const shards = micro_batches_of(parameters);
   const Clip clip = clip_of(parameters, max_norm, shards);
   for (const Tensor& parameter : parameters) {
@@ -249,10 +257,11 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
     : Optimizer(std::move(groups), options.lr), options_(options) {
   for (const double beta : {options.beta1, options.beta2}) {
     if (!(beta >= 0 && beta < 1))
-      throw InvalidArgument(fmt::format("AdamW: beta {} is not in [0, 1); 0.9 and 0.999 are usual", beta));
+      throw InvalidArgument(
+          fmt::format("AdamW: beta {} is not in [0, 1); give 0.9 for beta1 and 0.999 for beta2, as is usual", beta));
   }
   if (!(options.epsilon > 0))
-    throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0; 1e-8 is usual", options.epsilon));
+    throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0; give 1e-8, as is usual", options.epsilon));
   for (std::size_t i = 0; i < parameters().size(); ++i) steps_taken_.push_back(Tensor::zeros({1}, DType::i64));
   moment1_ = zeros_like_parameters();
   moment2_ = zeros_like_parameters();
@@ -292,9 +301,12 @@ SGD::SGD(std::vector<Tensor> parameters, const SgdOptions& options)
 SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
     : Optimizer(std::move(groups), options.lr), options_(options) {
   if (!(options.momentum >= 0 && options.momentum < 1)) {
-    throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1); 0.9 is usual", options.momentum));
+    throw InvalidArgument(
+        fmt::format("SGD: momentum {} is not in [0, 1); give 0.9, as is usual, or 0 for none", options.momentum));
   }
-  if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
+  if (options.nesterov && options.momentum == 0)
+    throw InvalidArgument(
+        "SGD: nesterov needs a momentum above 0, and momentum is 0; give 0.9, as is usual, or leave nesterov out");
   if (options.momentum > 0) velocity_ = zeros_like_parameters();
 }
 

@@ -15,11 +15,15 @@ void throw_finding(const Finding& finding) {
                     finding.norm, finding.position));
   }
   if (finding.what == IndexedBy::embedding) {
-    throw InvalidArgument(fmt::format("embedding: index {} at position {} is not in [0, {}), the rows of the table",
-                                      finding.value, finding.position, finding.limit));
+    throw InvalidArgument(
+        fmt::format("embedding: index {} at position {} is not in [0, {}), the rows of the table; correct the index, "
+                    "or make the table larger",
+                    finding.value, finding.position, finding.limit));
   }
-  throw InvalidArgument(fmt::format("cross_entropy: target {} of row {} is not in [0, {}) and not ignore_index {}",
-                                    finding.value, finding.position, finding.limit, finding.ignore));
+  throw InvalidArgument(
+      fmt::format("cross_entropy: target {} of row {} is not in [0, {}) and not ignore_index {}; correct the target, "
+                  "or give the model as many classes as the targets have",
+                  finding.value, finding.position, finding.limit, finding.ignore));
 }
 
 void throw_findings(Kernels& kernels) {

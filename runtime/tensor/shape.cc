@@ -13,19 +13,23 @@ Shape::Shape(std::initializer_list<std::int64_t> extents)
 
 Shape::Shape(std::span<const std::int64_t> extents) : dims_(extents.size()) {
   if (dims_ > kMaxDims) {
-    throw InvalidArgument(fmt::format("shape [{}] has {} dimensions, at most {} are supported",
-                                      fmt::join(extents, ", "), dims_, kMaxDims));
+    throw InvalidArgument(fmt::format(
+        "shape [{}] has {} dimensions, and a tensor has at most {}; join dimensions that lie next to each other",
+        fmt::join(extents, ", "), dims_, kMaxDims));
   }
   std::int64_t product = 1;
   for (std::size_t i = 0; i < dims_; ++i) {
     if (extents[i] < 0) {
-      throw InvalidArgument(fmt::format("shape [{}]: extent {} of dimension {} is negative, it must be 0 or more",
-                                        fmt::join(extents, ", "), extents[i], i));
+      throw InvalidArgument(fmt::format(
+          "shape [{}]: dimension {} is {}, and must be 0 or more; correct the size that was computed for it",
+          fmt::join(extents, ", "), i, extents[i]));
     }
     extents_[i] = extents[i];
     // Extents of 0 are passed over: their neighbours must be sound by themselves.
     if (extents[i] > 0 && __builtin_mul_overflow(product, extents[i], &product)) {
-      throw InvalidArgument(fmt::format("shape [{}] has more elements than 64 bits count", fmt::join(extents, ", ")));
+      throw InvalidArgument(
+          fmt::format("shape [{}] has more elements than 64 bits count; look for a size that was computed wrongly",
+                      fmt::join(extents, ", ")));
     }
   }
 }
@@ -40,7 +44,10 @@ std::int64_t Shape::operator[](std::int64_t dim) const {
   const auto dims = static_cast<std::int64_t>(dims_);
   const std::int64_t index = dim < 0 ? dim + dims : dim;
   if (index < 0 || index >= dims) {
-    throw InvalidArgument(fmt::format("dimension {} of shape {}, which has {}", dim, str(), dims));
+    throw InvalidArgument(
+        fmt::format("dimension {} was asked for of shape {}, which has {} dimensions; give a dimension that the shape "
+                    "has, or a negative one to count from the last",
+                    dim, str(), dims));
   }
   return extents_[static_cast<std::size_t>(index)];
 }

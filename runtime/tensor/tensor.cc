@@ -42,8 +42,10 @@ constexpr std::chrono::minutes kDeviceWait{10};
 template <typename T>
 Tensor from_host(const Shape& shape, std::span<const T> values) {
   if (static_cast<std::int64_t>(values.size()) != shape.count()) {
-    throw InvalidArgument(fmt::format("Tensor::of: a tensor of shape {} needs {} values, {} were given", shape.str(),
-                                      shape.count(), values.size()));
+    throw InvalidArgument(
+        fmt::format("Tensor::of: a tensor of shape {} needs {} values, but {} were given; give as many values as the "
+                    "shape has elements",
+                    shape.str(), shape.count(), values.size()));
   }
   Tensor result = Tensor::empty(shape, dtype_of<T>());
   std::copy(values.begin(), values.end(), result.data<T>());
@@ -67,8 +69,7 @@ void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, st
   }
   if (to.kind != DeviceKind::cpu && from.kind != DeviceKind::cpu) {
     throw InvalidArgument(
-        fmt::format("copying a tensor from {} to {}: a process computes on one device; copy it to "
-                    "the host first",
+        fmt::format("can't copy a tensor from {} to {}: a process computes on one device; copy it to the host first",
                     from.str(), to.str()));
   }
   const std::shared_ptr<void> staged = runtime.allocate_pinned(bytes, device);
@@ -144,7 +145,10 @@ class Uploaded {
     } catch (const std::exception& error) {
       // The device has failed. The next owner of this memory could not be kept apart from its users.
       new std::shared_ptr<void>(std::move(memory_));
-      log_error("memory of a tensor is not given back: {}", error.what());
+      log_error(
+          "lockstep keeps the memory of a destroyed tensor, since its device has failed: {}; end this process and "
+          "start it again",
+          error.what());
     }
   }
   Uploaded(const Uploaded&) = delete;
@@ -200,8 +204,10 @@ Tensor Tensor::indices(const Shape& shape, std::initializer_list<std::int64_t> v
 
 Tensor Tensor::borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner) {
   if (memory.count != shape.count()) {
-    throw InvalidArgument(fmt::format("Tensor::borrow: a tensor of shape {} needs {} elements, the memory has {}",
-                                      shape.str(), shape.count(), memory.count));
+    throw InvalidArgument(
+        fmt::format("Tensor::borrow: a tensor of shape {} needs {} elements, but the memory has {}; give memory of as "
+                    "many elements",
+                    shape.str(), shape.count(), memory.count));
   }
   auto impl = std::make_shared<Impl>();
   impl->shape = shape;
@@ -211,7 +217,9 @@ Tensor Tensor::borrow(const BufferView& memory, const Shape& shape, std::shared_
 }
 
 Tensor::Impl& Tensor::checked() const {
-  if (!impl_) throw InvalidArgument("an undefined tensor was used: it was default-constructed and never assigned");
+  if (!impl_)
+    throw InvalidArgument(
+        "an undefined tensor was used: it was default-constructed and never assigned; assign it a value first");
   return *impl_;
 }
 
@@ -222,7 +230,8 @@ DeviceId Tensor::device() const { return checked().storage->device(); }
 void* Tensor::data_as(DType dtype) const {
   const Impl& impl = checked();
   if (impl.dtype != dtype) {
-    throw InvalidArgument(fmt::format("elements of a tensor {} were asked for as {}", str(), name_of(dtype)));
+    throw InvalidArgument(fmt::format(
+        "the elements of a tensor {} were asked for as {}; ask for the tensor's own dtype", str(), name_of(dtype)));
   }
   return impl.data();
 }
@@ -240,7 +249,10 @@ std::vector<float> Tensor::to_vector() const {
 }
 
 float Tensor::item() const {
-  if (count() != 1) throw InvalidArgument(fmt::format("item() of a tensor {}: it needs exactly one element", str()));
+  if (count() != 1)
+    throw InvalidArgument(fmt::format(
+        "item() needs exactly one element, but the tensor is {}; take mean() or sum() first, or a row of one element",
+        str()));
   return to_vector()[0];
 }
 
@@ -255,8 +267,9 @@ Tensor Tensor::detach() const { return view_as(shape()); }
 Tensor Tensor::view_as(const Shape& shape) const {
   const Impl& impl = checked();
   if (shape.count() != impl.shape.count()) {
-    throw InvalidArgument(fmt::format("a tensor of shape {} ({} elements) can't be viewed as {} ({} elements)",
-                                      impl.shape.str(), impl.shape.count(), shape.str(), shape.count()));
+    throw InvalidArgument(fmt::format(
+        "a tensor of shape {} ({} elements) can't be viewed as {} ({} elements); give a shape with as many elements",
+        impl.shape.str(), impl.shape.count(), shape.str(), shape.count()));
   }
   auto view = std::make_shared<Impl>();
   view->shape = shape;
@@ -269,7 +282,10 @@ Tensor Tensor::view_as(const Shape& shape) const {
 Tensor Tensor::view_rows(std::int64_t begin, std::int64_t end) const {
   const Impl& impl = checked();
   if (impl.shape.dims() == 0 || begin < 0 || end < begin || end > impl.shape[0]) {
-    throw InvalidArgument(fmt::format("rows [{}, {}) of a tensor of shape {}", begin, end, impl.shape.str()));
+    throw InvalidArgument(
+        fmt::format("rows [{}, {}) are not rows of a tensor of shape {}; give 0 <= begin <= end, and end at most the "
+                    "number of rows",
+                    begin, end, impl.shape.str()));
   }
   auto view = std::make_shared<Impl>();
   view->shape = impl.shape.with_first(end - begin);
@@ -329,7 +345,9 @@ Tensor Tensor::to(DeviceId target) const {
 void Tensor::move_to(DeviceId target) const {
   Impl& impl = checked();
   if (target == device()) return;
-  if (impl.node) throw InvalidArgument("move_to: an operation made this tensor; move what it was made from");
+  if (impl.node)
+    throw InvalidArgument(
+        "move_to: an operation made this tensor, so it can't move; move the tensors that it was made from");
   const Tensor moved = to(target);
   impl.storage = moved.impl_->storage;
   impl.offset = 0;
@@ -342,9 +360,13 @@ bool Tensor::requires_grad() const { return impl_ && (impl_->requires_grad || im
 const Tensor& Tensor::set_requires_grad(bool on) const& {
   Impl& impl = checked();
   if (impl.dtype != DType::f32) {
-    throw InvalidArgument(fmt::format("set_requires_grad on a tensor {}: only float32 has gradients", str()));
+    throw InvalidArgument(fmt::format(
+        "set_requires_grad: the tensor is {}, and only float32 has gradients; convert it to float32 first", str()));
   }
-  if (impl.node) throw InvalidArgument("set_requires_grad on a tensor that an operation made: only leaves can choose");
+  if (impl.node)
+    throw InvalidArgument(
+        "set_requires_grad: an operation made this tensor, so it can't choose; call set_requires_grad on the tensors "
+        "that it was made from, or take detach()");
   impl.requires_grad = on;
   return *this;
 }
@@ -357,8 +379,8 @@ Tensor Tensor::grad() const {
   if (const ShardedUpdate* update = impl_->sharded_update;
       update != nullptr && update->holds() != ShardedUpdate::Holds::gradients) {
     throw InvalidArgument(
-        fmt::format("grad() of a parameter {}: with Shard::optimizer each rank has only a shard of the sum; read its "
-                    "size by optim::grad_norm, or train without DdpOptions::shard",
+        fmt::format("grad() of a parameter {}: with Shard::optimizer each rank has only a shard of the sum; read the "
+                    "norm with optim::grad_norm, or train without DdpOptions::shard",
                     str()));
   }
   return impl_->gradient;
@@ -374,8 +396,10 @@ void TensorInternals::bind_grad(const Tensor& memory) const {
   Tensor::Impl& impl = tensor_.checked();
   expect_dtype("bind_grad", "memory", memory, DType::f32);
   if (memory.count() != tensor_.count() || memory.device() != tensor_.device()) {
-    throw InvalidArgument(fmt::format("bind_grad: the gradient of a tensor {} on {} can't lie in {} on {}",
-                                      tensor_.str(), tensor_.device().str(), memory.str(), memory.device().str()));
+    throw InvalidArgument(
+        fmt::format("bind_grad: the gradient of a tensor {} on {} can't lie in memory {} on {}; give float32 memory of "
+                    "as many elements on the tensor's device",
+                    tensor_.str(), tensor_.device().str(), memory.str(), memory.device().str()));
   }
   impl.gradient = memory.view_as(impl.shape);
   impl.has_gradient = true;
@@ -416,15 +440,15 @@ void TensorInternals::set_node(std::shared_ptr<GraphNode> node) const { tensor_.
 
 void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
   if (a.shape() == b.shape()) return;
-  throw InvalidArgument(
-      fmt::format("{}: shapes {} and {} differ, they must be equal", operation, a.shape().str(), b.shape().str()));
+  throw InvalidArgument(fmt::format("{}: shapes {} and {} differ, they must be equal; give tensors of one shape",
+                                    operation, a.shape().str(), b.shape().str()));
 }
 
 void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype) {
   if (!tensor) {
     throw InvalidArgument(
-        fmt::format("{}: {} is undefined: it was default-constructed and never assigned; a dataset without targets "
-                    "gives an undefined y",
+        fmt::format("{}: {} is undefined: it was default-constructed and never assigned; give a tensor (a dataset "
+                    "without targets gives an undefined y)",
                     operation, argument));
   }
   if (tensor.dtype() == dtype) return;

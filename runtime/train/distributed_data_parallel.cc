@@ -39,18 +39,18 @@ std::shared_ptr<ProcessGroup> require_fitting_group(std::shared_ptr<ProcessGroup
   if (!group) return group;
   for (const auto& [name, tensor] : model.named_parameters()) {
     if (tensor.device() != group->device()) {
-      throw InvalidArgument(fmt::format(
-          "DistributedDataParallel: parameter '{}' is on {}, and backend {} works on {}; call "
-          "model.to(group->device()) before the optimizer is made, or choose the device by InitOptions::device or "
-          "LOCKSTEP_DEVICE",
-          name, tensor.device().str(), group->backend(), group->device().str()));
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: parameter '{}' is on {}, and the group computes on {} (backend {}); "
+                      "call model.to(group->device()) before the optimizer is made, or choose the device by "
+                      "InitOptions::device or LOCKSTEP_DEVICE",
+                      name, tensor.device().str(), group->device().str(), group->backend()));
     }
     if (TensorInternals(tensor).sharded_update() == nullptr &&
         (shard == Shard::none || TensorInternals(tensor).grad_holders().empty()))
       continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: parameter '{}' is another live DistributedDataParallel's too, and one of "
-                    "them has Shard::optimizer; leave the shards out, or destroy the other one before",
+                    "the two has Shard::optimizer; leave DdpOptions::shard out, or destroy the other one first",
                     name));
   }
   return group;
@@ -152,10 +152,9 @@ Tensor DistributedDataParallel::operator()(const Tensor& x) {
 
 Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int64_t> ids) {
   if (x.shape().dims() == 0 || x.size(0) != static_cast<std::int64_t>(ids.size())) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the input is {} and came with {} sample ids; there must "
-                    "be one per row of dimension 0",
-                    x.str(), ids.size()));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the input is {} and came with {} sample ids; give one id per row of dimension 0",
+        x.str(), ids.size()));
   }
   return in_forward([&] {
     module_.set_context(context_of(std::move(ids)));
@@ -224,8 +223,8 @@ std::optional<std::int64_t> DistributedDataParallel::backward(const Tensor& loss
   return in_step([&] {
     if (reproducible_.is_on()) {
       throw InvalidArgument(
-          fmt::format("DistributedDataParallel: backward(loss) in step {} of {} fixed micro-batches, each of which has "
-                      "its own loss: call backward(batch, loss_of) instead",
+          fmt::format("DistributedDataParallel: the program called backward(loss) in step {} of {} fixed "
+                      "micro-batches, each of which has its own loss: call ddp.backward(batch, loss_of) instead",
                       trainer_->step(), reproducible_.micro_batches));
     }
     run_backward(loss);
@@ -283,9 +282,9 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
   const trace::Span span(trace::SpanKind::backward);
   if (!trainer_->has_weight()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no forward went through this object "
-                    "since the last backward. Was the loss computed with model(x), or backward called twice? Call "
-                    "ddp(x) instead of the module's forward, or set_weight() between forward and backward",
+        fmt::format("DistributedDataParallel: backward got a loss without a weight, in step {}: no forward went "
+                    "through this object since the last backward. Call ddp(x) instead of the module's forward, call "
+                    "backward once per forward, or set_weight() between forward and backward",
                     trainer_->step()));
   }
   if (loss.count() != 1) {

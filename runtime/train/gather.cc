@@ -20,11 +20,12 @@ template <typename Collect>
 Tensor collected(const char* call, const Tensor& rows, ProcessGroup& group, bool receives, Collect collect) {
   const auto ranks = static_cast<std::size_t>(group.size());
   if (!rows || rows.shape().dims() == 0) {
-    throw InvalidArgument(
-        fmt::format("{}: rank {} gave {}; wanted at least one dimension", call, group.rank(), rows.str()));
+    throw InvalidArgument(fmt::format(
+        "{}: rank {} gave rows that are {}; give a tensor of at least one dimension (0 rows if this rank has none)",
+        call, group.rank(), rows.str()));
   }
   if (rows.device() != group.device()) {
-    throw InvalidArgument(fmt::format("{}: rank {} gave rows on {}, and the group is on {}; move them with to()", call,
+    throw InvalidArgument(fmt::format("{}: rank {} gave rows on {}, but the group is on {}; move them with to()", call,
                                       group.rank(), rows.device().str(), group.device().str()));
   }
   join_compute_stream(group);

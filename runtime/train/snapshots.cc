@@ -131,8 +131,10 @@ class OptimizerItem final : public SnapshotItem {
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
     for (const auto& [name, value] : optimizer_.settings()) {
       if (const double was = checkpoint::get_double(saved.values(), name); was != value) {
-        throw InvalidArgument(fmt::format("{} was {} and the program's is {}; give the optimizer what it had",
-                                          checkpoint::in_quotes(name), was, value));
+        throw InvalidArgument(
+            fmt::format("{} of the optimizer was {} in the run that saved, and the program's is {}; give the optimizer "
+                        "the value that was saved",
+                        checkpoint::in_quotes(name), was, value));
       }
     }
     checkpoint::get_int(saved.values(), "steps");
@@ -184,7 +186,8 @@ class OptimizerItem final : public SnapshotItem {
         const auto found = was.find(name);
         if (found == was.end() || found->second == optimizer_.weight_decay(i)) continue;
         throw InvalidArgument(
-            fmt::format("the weight decay of {} was {} and the program's is {}; give the optimizer what it had",
+            fmt::format("the weight decay of {} was {} in the run that saved, and the program's is {}; give the "
+                        "optimizer the value that was saved",
                         checkpoint::in_quotes(name), found->second, optimizer_.weight_decay(i)));
       }
     }
@@ -232,7 +235,7 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
     if (found == of_model.end()) {
       throw InvalidArgument(
           fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) belongs to no model that was added; add "
-                      "its model before",
+                      "its model first",
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);

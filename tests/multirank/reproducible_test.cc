@@ -325,7 +325,7 @@ data::Batch rows(std::int64_t begin, std::int64_t end) {
 
 TEST(Reproducible, RefusesALossOfManyShards) {
   EXPECT_NE(misuse(1, [](DistributedDataParallel& ddp, const Group&) { ddp.backward(loss_of(ddp, rows(0, 8))); })
-                .find("of 4 fixed micro-batches, each of which has its own loss: call backward(batch, loss_of)"),
+                .find("of 4 fixed micro-batches, each of which has its own loss: call ddp.backward(batch, loss_of)"),
             std::string::npos);
 }
 

@@ -22,7 +22,9 @@ Tensor take_rows(const Tensor& tensor, std::span<const std::int64_t> ids) {
   for (const std::int64_t id : ids) {
     if (id < 0 || id >= rows) {
       throw InvalidArgument(
-          fmt::format("TensorDataset: sample {} of {}; the sampler must be given this size", id, rows));
+          fmt::format("TensorDataset: sample {} was asked for, but the dataset has {} samples; give the sampler the "
+                      "dataset's size()",
+                      id, rows));
     }
     std::memcpy(out, bytes_of(tensor) + static_cast<std::size_t>(id) * stride, stride);
     out += stride;
@@ -42,8 +44,7 @@ Tensor stack(std::span<const std::int64_t> ids, std::span<const Sample> samples,
     const Tensor& sample = samples[i].*part;
     if (!sample || sample.shape() != like.shape() || sample.dtype() != like.dtype()) {
       throw InvalidArgument(
-          fmt::format("collate: sample {} is {}, the first of the dataset is {}; samples of a batch "
-                      "must be alike",
+          fmt::format("collate: sample {} is {}, the first of the dataset is {}; give all samples one shape and dtype",
                       ids[i], sample.str(), like.str()));
     }
     if (stride > 0) std::memcpy(out, bytes_of(sample), stride);
@@ -56,7 +57,9 @@ Tensor stack(std::span<const std::int64_t> ids, std::span<const Sample> samples,
 
 Batch Batch::rows(std::int64_t begin, std::int64_t end) const {
   if (begin < 0 || end < begin || end > size()) {
-    throw InvalidArgument(fmt::format("Batch: rows {} to {} of {}", begin, end, size()));
+    throw InvalidArgument(fmt::format(
+        "Batch: rows {} to {} are not rows of a batch of {}; give 0 <= begin <= end, and end at most size()", begin,
+        end, size()));
   }
   const auto copy = [&](const Tensor& tensor) { return tensor ? tensor.view_rows(begin, end).clone() : tensor; };
   return {copy(x), copy(y), {ids.begin() + begin, ids.begin() + end}};
@@ -66,8 +69,9 @@ Batch Batch::to(DeviceId device) const { return {x ? x.to(device) : x, y ? y.to(
 
 TensorDataset::TensorDataset(Tensor x, Tensor y) : x_(std::move(x)), y_(std::move(y)) {
   if (!x_ || x_.shape().dims() == 0 || (y_ && (y_.shape().dims() == 0 || y_.size(0) != x_.size(0)))) {
-    throw InvalidArgument(
-        fmt::format("TensorDataset: x is {}, y is {}; both must have one row per sample", x_.str(), y_.str()));
+    throw InvalidArgument(fmt::format(
+        "TensorDataset: x is {}, y is {}; both must have one row per sample: give them as many rows in dimension 0",
+        x_.str(), y_.str()));
   }
   for (const Tensor& tensor : {x_, y_}) {
     if (!tensor || tensor.device().kind == DeviceKind::cpu) continue;

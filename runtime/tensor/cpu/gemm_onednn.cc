@@ -50,11 +50,15 @@ void gemm(const Gemm& g) {
       dnnl_sgemm(g.a.transposed ? 'T' : 'N', g.b.transposed ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a.data,
                  g.a.stride, g.b.data, g.b.stride, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
   if (status == dnnl_out_of_memory) {
-    throw SystemError(fmt::format("oneDNN's sgemm of {} x {} x {}", g.rows, g.columns, g.inner), ENOMEM);
+    throw SystemError(
+        fmt::format("can't multiply matrices of {} x {} x {} with oneDNN's sgemm", g.rows, g.columns, g.inner), ENOMEM,
+        "take smaller batches, or free memory of this host");
   }
   if (status != dnnl_success) {
-    throw Error(fmt::format("oneDNN's sgemm failed with status {} for {} x {} x {} (leading dimensions {}, {}, {})",
-                            static_cast<int>(status), g.rows, g.columns, g.inner, g.a.stride, g.b.stride, g.ldc));
+    throw Error(
+        fmt::format("oneDNN's sgemm failed with status {} for a product of {} x {} x {} (leading dimensions {}, {}, "
+                    "{}); report this line",
+                    static_cast<int>(status), g.rows, g.columns, g.inner, g.a.stride, g.b.stride, g.ldc));
   }
 }
 

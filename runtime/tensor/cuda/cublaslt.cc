@@ -37,7 +37,7 @@ std::vector<std::string> cublaslt_candidates(const Environment& environment) {
 CublasLt load_cublaslt(std::span<const std::string> candidates) {
   const CublasLt functions{.library = ForeignLibrary(kNames, candidates)};
   if (const std::size_t major = functions.version() / 10000; major != CUBLAS_VER_MAJOR) {
-    throw BackendUnavailable(fmt::format("{}: {} is cuBLASLt {}, and this was built with {}; {}", kNames.who,
+    throw BackendUnavailable(fmt::format("{}: {} is cuBLASLt {}, but this lockstep was built with {}; {}", kNames.who,
                                          functions.library.path(), major, CUBLAS_VER_MAJOR, kNames.remedy));
   }
   return functions;

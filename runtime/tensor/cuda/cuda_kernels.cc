@@ -20,8 +20,8 @@ bool allows_tf32(const Environment& environment) {
   const auto value = environment.get("LOCKSTEP_ALLOW_TF32");
   if (!value || *value == "0") return false;
   if (*value == "1") return true;
-  throw InvalidArgument(
-      fmt::format("environment: LOCKSTEP_ALLOW_TF32='{}' is unknown; '1' or '0' (the default)", printable(*value)));
+  throw InvalidArgument(fmt::format(
+      "environment: LOCKSTEP_ALLOW_TF32='{}' is unknown; set it to '1', or to '0' (the default)", printable(*value)));
 }
 
 // A smaller one would be made again and again as the first calls come.
@@ -93,7 +93,8 @@ void CudaKernels::choose_products() {
   } catch (const BackendUnavailable& error) {
     if (!named.empty()) throw;
     multiplies_by_tiles_ = true;
-    log_warn("{}; until then matrix products on {} are several times slower", error.what(), stream().device.str());
+    log_warn("{}; until this is corrected, matrix products on {} are several times slower", error.what(),
+             stream().device.str());
   }
 }
 

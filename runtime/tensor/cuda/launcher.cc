@@ -39,7 +39,7 @@ Launcher::Launcher(StreamView stream) : stream_(stream) {
           stream.device);
     if (kernel->threads() <= attributes.maxThreadsPerBlock) continue;
     throw DeviceError(
-        fmt::format("the kernel {} has {} threads in a block, and {} allows {}; report it with the output of "
+        fmt::format("the kernel {} has {} threads in a block, but {} allows only {}; report it with the output of "
                     "'lockstep doctor'",
                     kernel->name(), kernel->threads(), stream.device.str(), attributes.maxThreadsPerBlock));
   }

@@ -51,8 +51,10 @@ Matmul::Matmul(DeviceRuntime& runtime, StreamView stream, bool tf32)
     : library_(cublaslt()), stream_(stream), tf32_(tf32), workspace_(runtime.allocate(kWorkspaceBytes, stream)) {
   const CurrentDevice current(stream.device);
   if (const cublasStatus_t status = library_.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
-    throw DeviceError(fmt::format("cublasLtCreate on {}: {}; {} has no room on the GPU, or wants a newer driver",
-                                  stream_.device.str(), library_.describe(status), library_.library.path()));
+    throw DeviceError(
+        fmt::format("cublasLtCreate on {} failed: {}; {} has no room on the GPU, or wants a newer driver: free memory "
+                    "of the GPU, or update the driver",
+                    stream_.device.str(), library_.describe(status), library_.library.path()));
   }
 }
 
@@ -63,12 +65,12 @@ Matmul::~Matmul() {
 
 void Matmul::check(cublasStatus_t status, const char* what, const Gemm& gemm, const Batch& batch) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(fmt::format(
-      "{} on {}: {}, for {} products of a ({}{} x {}) and b ({}{} x {}), with strides of {} in a, {} in b and {} in c; "
-      "report it with this line, or set LOCKSTEP_CUBLASLT_LIB to another version than {}",
-      what, stream_.device.str(), library_.describe(status), batch.count, gemm.a.transposed ? "transposed " : "",
-      gemm.rows, gemm.inner, gemm.b.transposed ? "transposed " : "", gemm.inner, gemm.columns, gemm.a.stride,
-      gemm.b.stride, gemm.ldc, library_.library.path()));
+  throw DeviceError(
+      fmt::format("{} on {} failed: {}, for {} products of a ({}{} x {}) and b ({}{} x {}), with strides of {} in a, "
+                  "{} in b and {} in c; report this line, or set LOCKSTEP_CUBLASLT_LIB to another version than {}",
+                  what, stream_.device.str(), library_.describe(status), batch.count,
+                  gemm.a.transposed ? "transposed " : "", gemm.rows, gemm.inner, gemm.b.transposed ? "transposed " : "",
+                  gemm.inner, gemm.columns, gemm.a.stride, gemm.b.stride, gemm.ldc, library_.library.path()));
 }
 
 Matmul::Key Matmul::key_of(const Gemm& gemm, const Batch& batch) {

@@ -372,8 +372,9 @@ TEST(OnGpu, TensorsApartAreRefusedByName) {
 TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
   run_ranks(1, [](const Group& group) {
     nn::Linear model(2, 2);
-    expect_text(error_of([&] { DistributedDataParallel ddp(model, group); }),
-                {"parameter 'weight' is on cpu", "backend nccl works on cuda:0", "model.to(group->device())"});
+    expect_text(
+        error_of([&] { DistributedDataParallel ddp(model, group); }),
+        {"parameter 'weight' is on cpu", "the group computes on cuda:0 (backend nccl)", "model.to(group->device())"});
   });
   run_ranks(
       1,
@@ -381,7 +382,7 @@ TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
         nn::Linear model(2, 2);
         model.to(kGpu);
         expect_text(error_of([&] { DistributedDataParallel ddp(model, group); }),
-                    {"parameter 'weight' is on cuda:7", "works on cpu"});
+                    {"parameter 'weight' is on cuda:7", "the group computes on cpu"});
       },
       kOnCpu);
 }

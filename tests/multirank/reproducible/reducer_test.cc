@@ -184,7 +184,7 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     const auto refused = [&](const ReducerOptions& options, const std::vector<ParameterSpec>& specs = {}) {
       return error_of<InvalidArgument>([&] { Reducer(specs.empty() ? one : specs, group, options); });
     };
-    EXPECT_NE(refused({.reproducible = {.micro_batches = 1, .global_batch = 1}}).find("1 of them for 2 ranks"),
+    EXPECT_NE(refused({.reproducible = {.micro_batches = 1, .global_batch = 1}}).find("1 micro-batches for 2 ranks"),
               std::string::npos);
     EXPECT_NE(
         refused({.reproducible = {.micro_batches = (1 << 20) + 1, .global_batch = 1 << 21}}).find("at most 1048576"),

@@ -50,7 +50,8 @@ TEST(EpochOrder, WithinASubsetHoldsItsSamplesOnce) {
   EXPECT_EQ(error_of<InvalidArgument>([] {
               static_cast<void>(EpochOrder::in_order(3).within({40, 4})[2]);
             }),
-            "sampler: sample 2 of a subset of 2; an order within a subset is one of as many samples as the subset has");
+            "sampler: the order drew sample 2 of a subset of 2 samples; make the order within a subset of as many "
+            "samples as the subset has");
 }
 
 TEST(EpochOrder, OfWeightsDrawsEachSampleByItsWeight) {
@@ -149,15 +150,17 @@ TEST(EpochOrder, SaysWhatIsWrongWithWeights) {
   const auto text_of = [](std::vector<double> weights) {
     return error_of<InvalidArgument>([&] { EpochOrder::weighted(weights, 1, 0); });
   };
-  EXPECT_EQ(text_of({1, -1}), "EpochOrder::weighted: the weight of sample 1 is -1; weights are finite and at least 0");
+  EXPECT_EQ(text_of({1, -1}), "EpochOrder::weighted: the weight of sample 1 is -1; give finite weights of at least 0");
   EXPECT_EQ(text_of({std::nan(""), 1}),
-            "EpochOrder::weighted: the weight of sample 0 is nan; weights are finite and at least 0");
+            "EpochOrder::weighted: the weight of sample 0 is nan; give finite weights of at least 0");
   EXPECT_EQ(text_of({1, std::numeric_limits<double>::infinity()}),
-            "EpochOrder::weighted: the weight of sample 1 is inf; weights are finite and at least 0");
+            "EpochOrder::weighted: the weight of sample 1 is inf; give finite weights of at least 0");
   EXPECT_EQ(text_of({0, 0}),
-            "EpochOrder::weighted: none of the 2 weights is above 0, so that nothing can be drawn; give one that is");
+            "EpochOrder::weighted: none of the 2 weights is above 0, so that no sample can be drawn; give at least one "
+            "weight above 0");
   EXPECT_EQ(text_of({}),
-            "EpochOrder::weighted: none of the 0 weights is above 0, so that nothing can be drawn; give one that is");
+            "EpochOrder::weighted: none of the 0 weights is above 0, so that no sample can be drawn; give at least one "
+            "weight above 0");
   EXPECT_THROW(EpochOrder::weighted(std::vector<double>{1}, -1, 0), InvalidArgument);
   EXPECT_THROW(EpochOrder::shuffled(-1, 0), InvalidArgument);
 }

@@ -98,8 +98,9 @@ TEST_F(MappedDataset, OfRecordsHasTheirBytes) {
   EXPECT_EQ(batch.records[0], std::byte{20});
   EXPECT_EQ(batch.records[10], std::byte{10});
   EXPECT_EQ(error_of<InvalidArgument>([&] { records.batch(Ids{3}); }),
-            fmt::format("the dataset '{}': sample 3 of 3; the sampler must be given this size",
-                        (folder_ / "records").string()));
+            fmt::format(
+                "the dataset '{}': sample 3 was asked for, but it has 3 samples; give the sampler the dataset's size()",
+                (folder_ / "records").string()));
 }
 
 TEST_F(MappedDataset, IsReadByALoaderOnceEach) {
@@ -195,14 +196,16 @@ TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
   expect_text(text_of(folder_ / "none"), {"the dataset '", "none' can't be opened: No such file"});
   expect_text(text_of(folder_), {"is not a regular file"});
   expect_text(text_of(write<std::uint16_t>("empty", 0)), {"empty' is empty"});
-  expect_text(text_of(write<std::uint16_t>("short", 3)), {"short' has 3 tokens, and a sample has 4"});
+  expect_text(text_of(write<std::uint16_t>("short", 3)), {"short' has 3 tokens, but a sample needs 4"});
   expect_text(text_of(write<std::uint16_t>("head", 3), {.window = 2, .header = 6}),
-              {"head' has 6 bytes, and a header of 6 before the first token"});
+              {"head' has 6 bytes, but its header was said to have 6 bytes before the first token"});
   expect_text(text_of(folder_ / "short", {.bytes = 3, .window = 4}), {"MappedTokens: bytes is 3; give 2 or 4"});
   expect_text(text_of(folder_ / "short", {}), {"MappedTokens: window is 0; give 1 or more"});
-  expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }), {"records of 0 bytes"});
+  expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }),
+              {"record is 0 bytes, and must be at least 1"});
   expect_text(error_of<CorruptData>([&] { MappedTokens(write<std::uint8_t>("odd", 7), {.window = 2}); }),
-              {"odd' has 7 bytes after its header, which are not a whole number of tokens of 2; it was cut short"});
+              {"odd' has 7 bytes after its header, which are not a whole number of tokens of 2 bytes; write the file "
+               "again if it was cut short"});
   expect_text(error_of<CorruptData>([&] { MappedRecords(folder_ / "odd", {.record = 3, .header = 2}); }),
               {"5 bytes after its header, which are not a whole number of records of 3"});
 }

@@ -114,7 +114,8 @@ TEST(Permutation, IsTheSameOnEveryMachine) {
 }
 
 TEST(Permutation, RefusesNumbersOutOfRange) {
-  EXPECT_EQ(error_of<InvalidArgument>([] { Permutation(-1, 0, 0); }), "permutation: length -1; it must be at least 0");
+  EXPECT_EQ(error_of<InvalidArgument>([] { Permutation(-1, 0, 0); }),
+            "permutation: length is -1; it must be at least 0: give the number of samples");
   EXPECT_THROW(Permutation(5, 0, -1), InvalidArgument);
   for (const std::int64_t length : {0, 10, 5000}) {
     const Permutation order(length, 0, 0);

@@ -170,7 +170,8 @@ TEST(GlobalBatchSampler, FixedMicroBatchesHaveTheSameRowsAtEveryWorldSize) {
   }
   EXPECT_EQ(error_of<InvalidArgument>(
                 [] { GlobalBatchSampler(50, 0, 7, {.global_batch = 20, .micro_batches = kMicroBatches}); }),
-            "fixed micro-batches: 6 of them for 7 ranks, so that one would have none; take at least 7, or fewer ranks");
+            "fixed micro-batches: 6 micro-batches for 7 ranks would leave a rank without one; take at least 7 "
+            "micro-batches, or fewer ranks");
 }
 
 TEST(GlobalBatchSampler, DropLastLeavesOutAShortBatchOnly) {
@@ -288,10 +289,9 @@ TEST(Samplers, CountWhatIsLeftOutAsConsumedAtTheEndOfAnEpoch) {
 TEST(Samplers, RefuseAStateOfOtherData) {
   GlobalBatchSampler sampler(10, 0, 2, {.global_batch = 2, .seed = 1});
   const std::uint64_t order = sampler.order().digest();
-  EXPECT_EQ(
-      error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
-      "GlobalBatchSampler: can't resume: the saved place belongs to 11 samples with seed 1, this sampler has 10 with "
-      "seed 1; give the sampler the same, or begin an epoch anew with set_epoch(4)");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
+            "GlobalBatchSampler: can't resume: the saved place belongs to 11 samples with seed 1, but this sampler has "
+            "10 samples with seed 1; give the sampler the saved ones, or begin an epoch anew with set_epoch(4)");
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 2, .epoch = 4, .consumed = 3}), InvalidArgument);
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = -4, .consumed = 3}), InvalidArgument);
   EXPECT_EQ(error_of<InvalidArgument>(
@@ -317,13 +317,13 @@ TEST(Samplers, RefuseAStateOfOtherData) {
       } else {
         EXPECT_EQ(error_of<InvalidArgument>(resume),
                   "DistributedSampler: can't resume: the saved place belongs to another order than this sampler's "
-                  "(shuffled or not, other weights, another subset); give the sampler the same, or begin an epoch anew "
-                  "with set_epoch(0)");
+                  "(shuffled or not, other weights, another subset); make the sampler with the saved order, or begin "
+                  "an epoch anew with set_epoch(0)");
       }
     }
   }
   EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.state_after(6)); }),
-            "GlobalBatchSampler: state_after(6) of a pass that has 5 batches; give a number from 0 to 5");
+            "GlobalBatchSampler: state_after(6) was called, but the pass has 5 batches; give a number from 0 to 5");
   EXPECT_EQ(sampler.state_after(0), (SamplerState{.length = 10, .seed = 1, .order = order})) << "nothing was changed";
 }
 
@@ -368,9 +368,11 @@ TEST(Samplers, RefuseNumbersOutOfRangeByName) {
   EXPECT_THROW(sampler.set_epoch(-1), InvalidArgument);
   EXPECT_THROW(sampler.batch(-1), InvalidArgument);
   EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.batch(2); }),
-            "GlobalBatchSampler: batch(2) of a pass that has 2 batches; give an index from 0 and below num_batches()");
-  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.num_batches_after(11)); }),
-            "GlobalBatchSampler: num_batches_after(11) of 10 samples; give a number from 0 to 10");
+            "GlobalBatchSampler: batch(2) was called, but the pass has 2 batches; give an index from 0 and below "
+            "num_batches()");
+  EXPECT_EQ(
+      error_of<InvalidArgument>([&] { static_cast<void>(sampler.num_batches_after(11)); }),
+      "GlobalBatchSampler: num_batches_after(11) was called, but the order has 10 samples; give a number from 0 to 10");
 }
 
 // What stands for a process group.

@@ -156,7 +156,8 @@ TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
       "fixed micro-batches: rank 1 of 2 has 7 rows, and its 2 fixed micro-batches of 3 rows hold 6; deal the rows "
       "with a GlobalBatchSampler of micro_batches 4 and global_batch 10");
   EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 1, 4, 5); }),
-            "fixed micro-batches: 4 of them for 5 ranks, so that one would have none; take at least 5, or fewer ranks");
+            "fixed micro-batches: 4 micro-batches for 5 ranks would leave a rank without one; take at least 5 "
+            "micro-batches, or fewer ranks");
   EXPECT_EQ(
       error_of<InvalidArgument>([&] { micro_batches_of_step({.micro_batches = 4}, 1, 0, 1); }),
       "fixed micro-batches: 4 of them for a batch of 0 rows; give the rows of a full step of all ranks together, from "

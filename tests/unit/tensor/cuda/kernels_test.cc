@@ -344,7 +344,8 @@ TEST(Findings, NameTheFirstBadIndex) {
   EXPECT_EQ(finding_text(), "none");
   gpu_kernels().check_indices(IndexedBy::cross_entropy, arrays.in(indices), 1000, 4, -7);
   EXPECT_THAT(finding_text(),
-              ::testing::HasSubstr("cross_entropy: target 9 of row 2 is not in [0, 4) and not ignore_index -7"));
+              ::testing::HasSubstr("cross_entropy: target 9 of row 2 is not in [0, 4) and not ignore_index -7; correct "
+                                   "the target, or give the model as many classes as the targets have"));
 }
 
 TEST(Findings, NameTheFirstNormThatIsNone) {

@@ -48,7 +48,7 @@ TEST(CublasLt, OfAnotherMajorVersionIsRefused) {
   const std::vector<std::string> fake{std::getenv("LOCKSTEP_CUBLASLT_LIB")};
   ::setenv("LOCKSTEP_FAKE_CUBLASLT_VERSION", "110901", 1);
   EXPECT_THAT(error_of([&] { load_cublaslt(fake); }),
-              HasSubstr("is cuBLASLt 11, and this was built with " + std::to_string(CUBLAS_VER_MAJOR)));
+              HasSubstr("is cuBLASLt 11, but this lockstep was built with " + std::to_string(CUBLAS_VER_MAJOR)));
   ::unsetenv("LOCKSTEP_FAKE_CUBLASLT_VERSION");
 }
 
@@ -75,7 +75,7 @@ TEST(Matmul, RoundsToTf32WhereThatIsAllowed) {
   EXPECT_EQ(one_product(testing::gpu_kernels(1), precise, 1.0f), 1.0f);
   ::setenv("LOCKSTEP_ALLOW_TF32", "yes", 1);
   EXPECT_THAT(error_of<InvalidArgument>([&] { one_product(testing::gpu_kernels(2), precise, 1.0f); }),
-              HasSubstr("LOCKSTEP_ALLOW_TF32='yes' is unknown; '1' or '0' (the default)"));
+              HasSubstr("LOCKSTEP_ALLOW_TF32='yes' is unknown; set it to '1', or to '0' (the default)"));
   ::unsetenv("LOCKSTEP_ALLOW_TF32");
 }
 
