@@ -87,13 +87,15 @@ class Stage {
 
 void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root) {
   if (root < 0 || root >= group.size()) {
-    throw InvalidArgument(
-        fmt::format("broadcast_parameters: root {} is not a rank of a group of {}", root, group.size()));
+    throw InvalidArgument(fmt::format(
+        "broadcast_parameters: root {} is not a rank of a group of {}; give a rank from 0 to below that number", root,
+        group.size()));
   }
   for (const BufferView& buffer : buffers) {
     if (!group.internals().takes(buffer.device)) {
       throw InvalidArgument(
-          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, the group on {}; copy it there first",
+          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, but the group is on {}; copy it to the "
+                      "group's device first",
                       buffer.bytes(), buffer.device.str(), group.device().str()));
     }
   }

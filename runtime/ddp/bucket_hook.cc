@@ -141,13 +141,13 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
     refuse("started a collective in HookedBucket::finish, which ranks reach at different times; start it in the hook");
   }
   if (sum.count != buffer.count || sum.dtype != buffer.dtype) {
-    refuse(fmt::format("gave back {} {}, of a bucket of {} {}; give as many of the same dtype", sum.count,
-                       name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
+    refuse(fmt::format("gave back {} {}, but its bucket has {} {}; give back as many elements of the same dtype",
+                       sum.count, name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
   }
   comm::check_buffer(*group_, named(bucket), sum);
   if (sum.device != buffer.device) {
-    refuse(fmt::format("gave back memory on {}, of a bucket on {}; give the sum there", sum.device.str(),
-                       buffer.device.str()));
+    refuse(fmt::format("gave back memory on {}, but its bucket is on {}; give back the sum on the bucket's device",
+                       sum.device.str(), buffer.device.str()));
   }
   const auto* const bytes = static_cast<const std::byte*>(sum.data);
   const auto* const own = static_cast<const std::byte*>(buffer.data);

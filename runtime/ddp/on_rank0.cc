@@ -25,7 +25,8 @@ void tell(ProcessGroup& group, const Cause& cause) {
   try {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // the caller throws the rank's own failure instead of `error`
-    log_warn("the other ranks could not be told ({}): {}", cause.text, error.what());
+    log_warn("this rank failed ({}) and could not tell the other ranks: {}; they end at their timeouts", cause.text,
+             error.what());
     return;
   }
   barrier_before_throw(group);
@@ -35,9 +36,9 @@ void tell(ProcessGroup& group, const Cause& cause) {
   barrier_before_throw(group);
   const auto cause = decode_cause(std::string_view(told).substr(1));
   if (!cause) {
-    throw CorruptData(
-        fmt::format("{}: rank 0 failed, and its {} bytes about it can't be read; do all ranks run the same build?",
-                    operation, told.size()));
+    throw CorruptData(fmt::format(
+        "{}: rank 0 failed, and its {} bytes about it can't be read; run the same build of lockstep on all ranks",
+        operation, told.size()));
   }
   throw_error(*cause);
 }

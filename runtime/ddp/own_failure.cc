@@ -78,8 +78,10 @@ void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
     cause.ends_group = false;
     group_->internals().report_failure(cause);
   } catch (const std::exception& error) {
-    log_error("DistributedDataParallel: this rank {}; it could not tell the launcher, which may blame another: {}",
-              text_, error.what());
+    log_error(
+        "DistributedDataParallel: this rank {}; this rank could not tell the launcher ({}), which may blame another "
+        "rank: look at this rank first",
+        text_, error.what());
   }
 }
 
@@ -88,8 +90,10 @@ void OwnFailure::tell() noexcept {
   try {
     group_->abort(fmt::format("{} {}", self(*group_).describe(), text_));
   } catch (const std::exception& error) {
-    log_error("DistributedDataParallel: this rank {}; it could not tell the other ranks, which may wait: {}", text_,
-              error.what());
+    log_error(
+        "DistributedDataParallel: this rank {}; this rank could not tell the other ranks ({}), which may wait until "
+        "their timeouts: end them if they still run",
+        text_, error.what());
   }
 }
 

@@ -71,11 +71,13 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
   const Reproducible& wanted = options.reproducible;
   constexpr int kMostMicroBatches = 1 << 20;  // with more micro-batches LossSum has no room for a loss's fraction
   if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
-  if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
+  if (wanted.threads < 1)
+    refuse(fmt::format("reproducible.threads is {}, and an operation needs a thread; take at least 1", wanted.threads));
   // micro_batch_rows() throws InvalidArgument if the global batch is out of range.
   data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);
   if (has_hook(options)) {
-    refuse(fmt::format("communication hook '{}' adds up in another order; leave it out", options.comm_hook.name));
+    refuse(fmt::format("communication hook '{}' adds up in an order that depends on the ranks; leave the hook out",
+                       options.comm_hook.name));
   }
   for (const ParameterSpec& spec : specs) {
     if (spec.dtype != DType::f32 && spec.dtype != DType::f64) {
@@ -98,13 +100,13 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   const std::string folder = Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or("");
   if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
-        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has only its shards of the sum; look for the "
-        "first step that differs in a run without Shard::optimizer");
+        "Reducer: LOCKSTEP_STEP_DIGESTS is set with Shard::optimizer, which leaves each rank only its shards of the "
+        "sum; unset LOCKSTEP_STEP_DIGESTS, and look for the first step that differs in a run without Shard::optimizer");
   }
   if (!folder.empty() && group.device().kind != DeviceKind::cpu) {
     throw InvalidArgument(
-        fmt::format("Reducer: LOCKSTEP_STEP_DIGESTS={} with gradients on {}; digests are made of "
-                    "gradients on the CPU: unset it, or take a group there",
+        fmt::format("Reducer: LOCKSTEP_STEP_DIGESTS={} is set with gradients on {}, but digests are made of gradients "
+                    "on the CPU; unset LOCKSTEP_STEP_DIGESTS, or take a group on the CPU",
                     folder, group.device().str()));
   }
   return StepDigests::open(folder, options.reproducible, group.rank(), group.size(), specs);
@@ -169,15 +171,16 @@ void Reducer::Impl::rethrow_failure() const {
 void Reducer::Impl::require_step(std::string_view operation) const {
   rethrow_failure();
   if (!in_step) {
-    throw InvalidArgument(
-        fmt::format("Reducer: {} outside a step, after {} finished steps; call begin_step first", operation, step()));
+    throw InvalidArgument(fmt::format(
+        "Reducer: {} was called outside a step, after {} finished steps; call begin_step first", operation, step()));
   }
 }
 
 std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter) const {
   if (parameter < 0 || static_cast<std::size_t>(parameter) >= specs.size()) {
-    throw InvalidArgument(fmt::format("Reducer: {}: no parameter has index {} (step {}); there are {}, from 0",
-                                      operation, parameter, step(), specs.size()));
+    throw InvalidArgument(fmt::format(
+        "Reducer: {}: no parameter has index {} (step {}); there are {}, from 0: give an index below their number",
+        operation, parameter, step(), specs.size()));
   }
   return static_cast<std::size_t>(parameter);
 }
@@ -185,8 +188,9 @@ std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter
 int Reducer::Impl::index_of(std::string_view name) const {
   const auto found = index.find(name);
   if (found == index.end()) {
-    throw InvalidArgument(fmt::format("Reducer: no parameter is named '{}' (step {}); there are {}, from '{}' to '{}'",
-                                      name, step(), specs.size(), specs.front().name, specs.back().name));
+    throw InvalidArgument(fmt::format(
+        "Reducer: no parameter is named '{}' (step {}); there are {}, from '{}' to '{}': give the name of one of these",
+        name, step(), specs.size(), specs.front().name, specs.back().name));
   }
   return found->second;
 }
@@ -200,15 +204,15 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   });
   if (in_step) {
     throw InvalidArgument(
-        fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step first. After an "
-                    "exception in a step the group can't continue: destroy it, too",
+        fmt::format("Reducer: begin_step was called, but step {} was begun and not finished; call finish_step first. "
+                    "After an exception in a step the group can't continue: destroy the group, too",
                     step()));
   }
   std::int64_t sum = 0;
   if (step_options.weight < 0 || __builtin_add_overflow(weight, step_options.weight, &sum)) {
     throw InvalidArgument(
-        fmt::format("Reducer: begin_step of step {}: weight {} (after {} of earlier micro-batches); it "
-                    "must be at least 0 and their sum fit in 63 bits",
+        fmt::format("Reducer: begin_step of step {} got weight {} (after {} of earlier micro-batches); it must be at "
+                    "least 0 and their sum fit in 63 bits: give the number of rows",
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
@@ -239,10 +243,9 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
   const std::size_t at = check_index("gradient", parameter);
   if (dtype != specs[at].dtype) {
-    throw InvalidArgument(
-        fmt::format("Reducer: the gradient of parameter {}, {}, was asked for as {} (step {}); ask for "
-                    "its own dtype",
-                    parameter, specs[at].describe(), name_of(dtype), step()));
+    throw InvalidArgument(fmt::format(
+        "Reducer: the gradient of parameter {}, {}, was asked for as {} (step {}); ask for the parameter's own dtype",
+        parameter, specs[at].describe(), name_of(dtype), step()));
   }
   return memory.at(plan.gradient_slots[at].offset);
 }
@@ -252,8 +255,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   const std::size_t at = check_index(operation, parameter);
   if (marked[at]) {
     throw InvalidArgument(
-        fmt::format("Reducer: {} of parameter {}, {}, for the second time in step {}; mark a "
-                    "gradient once per micro-batch, when it is final",
+        fmt::format("Reducer: {} of parameter {}, {}, was called for the second time in step {}; mark a gradient once "
+                    "per micro-batch, when it is final",
                     operation, parameter, specs[at].describe(), step()));
   }
   marked[at] = 1;
@@ -306,11 +309,11 @@ void Reducer::Impl::keep_micro_batch() {
 
 void Reducer::Impl::require_turn(bool closes_step) const {
   if (closes_step == micro_batches->at_last()) return;
-  throw InvalidArgument(fmt::format(
-      "Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, {}: the last one is synchronised, "
-      "and no other",
-      step(), finished_micro_batches, micro_batches->micro_batches_of_this_rank(),
-      closes_step ? "to be synchronised" : "not to be synchronised"));
+  throw InvalidArgument(
+      fmt::format("Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, was told {}; tell it to "
+                  "synchronise the last one, and no other",
+                  step(), finished_micro_batches, micro_batches->micro_batches_of_this_rank(),
+                  closes_step ? "to be synchronised" : "not to be synchronised"));
 }
 
 void Reducer::Impl::close_sum() {
@@ -364,8 +367,8 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
 std::int64_t Reducer::Impl::total_weight() {
   rethrow_failure();
   if (in_step && synchronize) {
-    throw InvalidArgument(
-        fmt::format("Reducer: total_weight within step {}; ask between finish_step and the next begin_step", step()));
+    throw InvalidArgument(fmt::format(
+        "Reducer: total_weight was asked for within step {}; ask between finish_step and the next begin_step", step()));
   }
   if (!is_mean) return own_total;
   return in_group([&] { return queue.total_weight(); });
@@ -373,7 +376,9 @@ std::int64_t Reducer::Impl::total_weight() {
 
 bool Reducer::Impl::used_anywhere(int parameter) {
   if (!used_map) {
-    throw InvalidArgument("Reducer: used_anywhere, but nothing is tracked; construct it with track_unused");
+    throw InvalidArgument(
+        "Reducer: used_anywhere was called, but the Reducer doesn't track unused parameters; construct it with "
+        "track_unused");
   }
   const std::size_t at = check_index("used_anywhere", parameter);
   const auto divisor = [&] {
@@ -407,7 +412,10 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
     group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step(), cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: step {} could not be abandoned cleanly: {}", step(), error.what());
+    log_error(
+        "Reducer: step {} failed, and telling the other ranks failed too: {}; they end at their timeouts, so end them "
+        "if they still run",
+        step(), error.what());
   }
 }
 
@@ -416,7 +424,10 @@ void Reducer::Impl::abort_if_open() noexcept {
   try {
     group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step()));
   } catch (const std::exception& error) {
-    log_error("Reducer: abort of the process group failed: {}", error.what());
+    log_error(
+        "Reducer: abort of the process group failed: {}; other ranks may wait until their timeouts, so end them if "
+        "they still run",
+        error.what());
   }
   if (!hook || memory.device() == nullptr) return;
   try {

@@ -27,7 +27,8 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
         step()));
   }
   if (group->rank() == 0 && the_unit < 1) {
-    throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
+    throw InvalidArgument(
+        fmt::format("Reducer: plan_order got unit {}; give a unit of weights of at least 1", the_unit));
   }
   in_group([&] { memory.follow(group->stream()); });
   adopt_order_of_rank0({order.begin(), order.end()});

@@ -88,7 +88,10 @@ void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
     group->abort(fmt::format("{} failed in the update after step {}: {}", self.describe(), step() - 1, cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: the update after step {} could not be abandoned cleanly: {}", step() - 1, error.what());
+    log_error(
+        "Reducer: the update after step {} failed, and telling the other ranks failed too: {}; they end at their "
+        "timeouts, so end them if they still run",
+        step() - 1, error.what());
   }
 }
 

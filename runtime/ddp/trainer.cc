@@ -25,10 +25,10 @@ Trainer::Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec>
   for (const std::string& name : options_.unused) {
     const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
     if (found == specs_.end()) {
-      throw InvalidArgument(fmt::format(
-          "DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there are {}, "
-          "from '{}' to '{}'",
-          name, specs_.size(), specs_.front().name, specs_.back().name));
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there "
+                      "are {}, from '{}' to '{}': give one of these in DdpOptions::unused",
+                      name, specs_.size(), specs_.front().name, specs_.back().name));
     }
     is_unused_[static_cast<std::size_t>(found - specs_.begin())] = 1;
   }
@@ -43,8 +43,8 @@ void Trainer::make_reducer() {
 Shard Trainer::Options::shard_in(const ProcessGroup* group, Shard wanted, const CommHook& hook) {
   if (wanted != Shard::none && (hook.run || !hook.name.empty())) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: Shard::optimizer and communication hook '{}', which exchanges whole "
-                    "buckets; leave one of them out",
+        fmt::format("DistributedDataParallel: Shard::optimizer is set with communication hook '{}', which exchanges "
+                    "whole buckets; leave one of them out",
                     hook.name));
   }
   return group != nullptr && group->size() > 1 ? wanted : Shard::none;
@@ -85,8 +85,9 @@ void Trainer::begin_forward(std::optional<std::int64_t> weight) {
 
 void Trainer::set_weight(std::int64_t weight) {
   if (weight < 0) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: set_weight got weight {}; give the number of rows or loss terms, at least 0",
+        weight));
   }
   *weight_ = weight;
   weight_is_ahead_ |= weight_is_spent_;
@@ -117,8 +118,8 @@ void Trainer::tell_of_accumulation() {
 void Trainer::begin(bool is_alone) {
   if (micro_batch_ && !weights_are_told_ && **weight_ != micro_batch_->end - micro_batch_->begin) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, and the micro-batch is "
-                    "rows {} to {} of this rank's: take those that loss_of is given, or, if the loss is not a mean "
+        fmt::format("DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, but the micro-batch is "
+                    "rows {} to {} of this rank's; take the rows that loss_of is given, or, if the loss is not a mean "
                     "over rows, call set_weight() in each micro-batch",
                     micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
   }
@@ -205,15 +206,15 @@ std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
   auto micro_batches = micro_batches_of_step(reproducible, rows, group_->rank(), group_->size());
   if (!reproducible.is_on()) return micro_batches;
   if (is_in_no_sync()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: no_sync() in step {}, of {} fixed micro-batches, which are micro-batches "
-                    "themselves: take a larger batch, and more of them",
-                    step(), reproducible.micro_batches));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: no_sync() was used in step {}, of {} fixed micro-batches, which are micro-batches "
+        "themselves; leave no_sync() out, and take a larger batch of more fixed micro-batches",
+        step(), reproducible.micro_batches));
   }
   if (weight_is_ahead_ && !weight_is_spent_) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: set_weight({}) before step {} of {} fixed micro-batches, each of which "
-                    "has its own weight: call it in each loss_of, or not at all",
+        fmt::format("DistributedDataParallel: set_weight({}) was called before step {} of {} fixed micro-batches, each "
+                    "of which has its own weight: call it in each loss_of, or not at all",
                     **weight_, step(), reproducible.micro_batches));
   }
   refuse_live_gradients("at the first fixed micro-batch of a step");
@@ -229,9 +230,9 @@ void Trainer::require_dealt_as_micro_batches(const Reproducible& reproducible, s
           .count;
   if (rows == wanted) return;
   throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, and fixed micro-batches of {} rows "
-      "give it {}: another number of ranks would compute something else; deal the rows with a "
-      "GlobalBatchSampler of micro_batches {} and global_batch {}, and set weights in each micro-batch or in none",
+      "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, but fixed micro-batches of {} rows give it "
+      "{}, so another number of ranks would compute something else; deal the rows with a GlobalBatchSampler of "
+      "micro_batches {} and global_batch {}, and set weights in each micro-batch or in none",
       rank, world, rows, rows_of_all, data::micro_batch_rows(reproducible.global_batch, reproducible.micro_batches),
       wanted, reproducible.micro_batches, reproducible.global_batch));
 }
@@ -273,8 +274,8 @@ void Trainer::give_up() noexcept {
 void Trainer::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
 void Trainer::set_steps(std::int64_t steps) {
   if (steps < 0) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: set_steps({}); give the number of steps done, at least 0", steps));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: set_steps({}) was called; give the number of steps done, at least 0", steps));
   }
   steps_before_ = steps - step();
 }

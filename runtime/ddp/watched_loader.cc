@@ -11,11 +11,10 @@ namespace lockstep {
 
 void require_rank_of_group(const ProcessGroup& group, int rank, int world) {
   if (rank == group.rank() && world == group.size()) return;
-  throw InvalidArgument(
-      fmt::format("DistributedDataParallel: watch(): the sampler reads for rank {} of {}, and this is rank {} of {}: "
-                  "some rows would be read by several ranks, or by none; construct it with the group's rank() and "
-                  "size()",
-                  rank, world, group.rank(), group.size()));
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: watch() got a sampler that reads for rank {} of {}, but this is rank {} of {}, so some "
+      "rows would be read by several ranks, or by none; construct it with the group's rank() and size()",
+      rank, world, group.rank(), group.size()));
 }
 
 IsOver training_is_over(const ProcessGroup& group) {

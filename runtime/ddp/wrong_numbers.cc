@@ -30,8 +30,8 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
   // Log only the first, second, fourth, eighth ... occurrence, because a loss scaler causes an infinity now and then.
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
-      "Reducer: {}{}. The earliest such warning of all ranks is the origin. not_finite = NotFinite::raise stops the "
-      "training there",
+      "Reducer: {}{}. Look first at the rank that logged this earliest, since the other ranks got its values. Set "
+      "DdpOptions::not_finite to NotFinite::raise to stop the training there",
       text, times_ == 1 ? std::string() : fmt::format(" (occurrence {})", times_));
 }
 

@@ -27,7 +27,7 @@ void CollectiveCall::check(const at::Tensor& tensor) const {
     refuse("the tensor is undefined; give one, of 0 elements if this rank has none");
   }
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    refuse(fmt::format("the tensor is {}; give a dense one, such as its {}", describe(tensor),
+    refuse(fmt::format("the tensor is {}, and must be dense; give its {}", describe(tensor),
                        tensor.is_quantized() ? "dequantize()" : "to_dense()"));
   }
   if (is_at_home(*group_, tensor.device())) return;
@@ -48,11 +48,10 @@ void CollectiveCall::check_unrecorded(const at::Tensor& tensor) const {
 
 void CollectiveCall::check_written(const at::Tensor& tensor) const {
   if (at::GradMode::is_enabled() && tensor.requires_grad()) {
-    refuse(
-        fmt::format("the tensor, {}, requires a gradient, and would be written in place; write it under a "
-                    "torch::NoGradGuard, or let autograd go through all_reduced or all_gather, which return a new "
-                    "tensor",
-                    describe(tensor)));
+    refuse(fmt::format(
+        "the tensor, {}, requires a gradient, and would be written in place; write it under a torch::NoGradGuard, or "
+        "call all_reduced or all_gather, which return a new tensor and have a backward",
+        describe(tensor)));
   }
   if (!elements_share_memory(tensor)) return;
   refuse(
@@ -73,8 +72,10 @@ void CollectiveCall::check_computable(const at::Tensor& tensor) const {
 
 void CollectiveCall::check_divisible(const at::Tensor& tensor) const {
   if (tensor.dim() > 0 && tensor.size(0) % group_->size() == 0) return;
-  refuse(fmt::format("the tensor is {}; dimension 0 must hold {} equal parts, one for each rank", describe(tensor),
-                     group_->size()));
+  refuse(
+      fmt::format("the tensor is {}, and its dimension 0 must hold {} equal parts, one for each rank; give a size that "
+                  "the number of ranks divides",
+                  describe(tensor), group_->size()));
 }
 
 std::string_view dtype_name(const at::Tensor& tensor) {

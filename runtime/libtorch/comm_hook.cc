@@ -19,7 +19,8 @@ at::Tensor readable(const at::Tensor& sum) {
   if (!sum.defined()) throw InvalidArgument("it returned an undefined tensor; return the sum over the ranks");
   if (!dtype_of(sum.scalar_type())) {
     throw InvalidArgument(
-        fmt::format("it returned a tensor of {}; return one of the bucket's dtype", c10::toString(sum.scalar_type())));
+        fmt::format("it returned a tensor of {}, which can't be averaged; return a tensor of the bucket's dtype",
+                    c10::toString(sum.scalar_type())));
   }
   return sum.contiguous();
 }
@@ -35,8 +36,9 @@ at::Tensor tensor_of(const GradBucket& bucket) {
 
 at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice) {
   if (slice >= bucket.slices.size()) {
-    throw InvalidArgument(fmt::format("tensor_of: bucket {} has no slice {}; it has {}, counted from 0", bucket.index,
-                                      slice, bucket.slices.size()));
+    throw InvalidArgument(
+        fmt::format("tensor_of: bucket {} has no slice {}; it has {}, counted from 0: give an index of bucket.slices",
+                    bucket.index, slice, bucket.slices.size()));
   }
   const GradBucket::Slice& it = bucket.slices[slice];
   return tensor_of(bucket).narrow(0, it.offset, it.parameter.count()).view(it.parameter.shape);

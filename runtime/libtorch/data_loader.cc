@@ -20,7 +20,7 @@ namespace lockstep::libtorch {
   }
   if (!options.enforce_ordering()) {
     throw InvalidArgument(
-        "DataLoader: without enforce_ordering nobody knows which batches were handed out; leave it on");
+        "DataLoader: enforce_ordering is false, so that nobody knows which batches were handed out; leave it on");
   }
   return options;
 }
@@ -29,8 +29,9 @@ namespace detail {
 
 ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options) {
   if (options.workers < 0 || options.prefetch < 1) {
-    throw InvalidArgument(fmt::format("DataLoader: workers is {} and prefetch {}; give at least 0 and at least 1",
-                                      options.workers, options.prefetch));
+    throw InvalidArgument(
+        fmt::format("DataLoader: workers is {} and prefetch {}; give at least 0 workers and a prefetch of at least 1",
+                    options.workers, options.prefetch));
   }
   const auto workers = static_cast<std::size_t>(options.workers);
   ::torch::data::DataLoaderOptions all;
@@ -57,7 +58,9 @@ void leave_behind(std::shared_ptr<void> loader) {
       "lockstep-data")
       .detach();
   if (ended.wait_for(std::chrono::seconds(1)) == std::future_status::ready) return;
-  log_warn("data: the workers of a DataLoader did not come back from the dataset within 1 s and are left behind");
+  log_warn(
+      "DataLoader: its workers have not returned from the dataset's read within 1 s, and their threads stay; look at "
+      "what the dataset waits for");
 }
 
 }  // namespace detail

@@ -243,7 +243,7 @@ void check_tensors(Base& optimizer) {
                  "its step takes dense floating-point tensors: give this one to an optimizer of torch's");
         }
         if (tensor.sizes() != parameter.sizes() || tensor.device() != parameter.device()) {
-          refuse(fmt::format("a {} has sizes [{}] on {}, and its parameter [{}] on {}", what,
+          refuse(fmt::format("a {} has sizes [{}] on {}, but its parameter [{}] on {}", what,
                              fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
                              parameter.device().str()),
                  "give both the same, and give a parameter that is changed its own optimizer");
@@ -273,9 +273,10 @@ void check_dampening(::torch::optim::SGD& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const ::torch::optim::SGDOptions&>(group.options());
     if (options.momentum() == 0 || options.dampening() == 0) continue;
-    throw InvalidArgument(fmt::format(
-        "FusedSGD: dampening is {} in a step with found_inf, such as a GradScaler's; take 0, or torch's SGD",
-        options.dampening()));
+    throw InvalidArgument(
+        fmt::format("FusedSGD: dampening is {}, and must be 0 in a step with found_inf, such as a GradScaler's; set "
+                    "dampening to 0, or take torch's SGD",
+                    options.dampening()));
   }
 }
 

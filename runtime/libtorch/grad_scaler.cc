@@ -180,7 +180,8 @@ at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
 void GradScaler::update() {
   if (!options_.enabled) return;
   if (std::none_of(seen_.begin(), seen_.end(), [](const auto& it) { return it.second.stage != Stage::ready; })) {
-    throw InvalidArgument("GradScaler: update() without a step() or unscale_() before; call it once after them");
+    throw InvalidArgument(
+        "GradScaler: update() was called without a step() or unscale_() before; call it once after them");
   }
   const at::NoGradGuard no_grad;
   const auto& [scale, tracker] = tensors_;

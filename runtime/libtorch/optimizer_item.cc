@@ -178,7 +178,9 @@ class KnownItem final : public SnapshotItem {
     });
     for (const auto& [name, unused] : saved.tensors()) {
       if (!known.contains(name)) {
-        throw InvalidArgument(fmt::format("it has {}, which is not a state of {}", in_quotes(name), type_));
+        throw InvalidArgument(
+            fmt::format("it has {}, which is not a state of {}; restore it into the type of optimizer that was saved",
+                        in_quotes(name), type_));
       }
     }
   }
@@ -288,7 +290,9 @@ class KnownItem final : public SnapshotItem {
                                                  const std::tuple<double, double>&) {
     const auto pair = checkpoint::get_doubles(values, key);
     if (pair.size() != 2)
-      throw InvalidArgument(fmt::format("{} has {} numbers, and must have 2", in_quotes(key), pair.size()));
+      throw InvalidArgument(
+          fmt::format("the setting {} has {} numbers, and must have 2; the file is damaged: restore an older snapshot",
+                      in_quotes(key), pair.size()));
     return {pair[0], pair[1]};
   }
 
@@ -314,14 +318,17 @@ class KnownItem final : public SnapshotItem {
         shape = (cut ? cut->whole : parameter).sizes().vec();
       }
       if (entry->second.shape != shape) {
-        throw InvalidArgument(fmt::format("{} is {}, and the program's parameter is {}", in_quotes(saved_name),
-                                          checkpoint::describe(entry->second.dtype, entry->second.shape),
-                                          checkpoint::describe(entry->second.dtype, shape)));
+        throw InvalidArgument(
+            fmt::format("{} is {} in the snapshot, but the program's parameter is {}; make the model with the sizes "
+                        "that were saved",
+                        in_quotes(saved_name), checkpoint::describe(entry->second.dtype, entry->second.shape),
+                        checkpoint::describe(entry->second.dtype, shape)));
       }
     });
     if (!there.empty() && !missing.empty()) {
-      throw InvalidArgument(fmt::format("it has {} and lacks {}: a state must be complete", in_quotes(there.front()),
-                                        in_quotes(missing.front())));
+      throw InvalidArgument(
+          fmt::format("it has {} and lacks {}, but a state must be complete; restore a snapshot of the same parameters",
+                      in_quotes(there.front()), in_quotes(missing.front())));
     }
   }
 
@@ -353,7 +360,7 @@ class OpaqueItem final : public SnapshotItem {
       : name_(name), optimizer_(optimizer), names_of_(std::move(names_of)) {
     // In its history of steps are tensors that are undefined until it is full.
     if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
-      refuse("torch's save() of it fails once it has a history",
+      refuse("torch's save() of an LBFGS fails once it has a history",
              "take another optimizer, or leave it out: a run that is resumed then begins with an empty history");
     }
     std::istringstream stream(bytes());
@@ -381,7 +388,9 @@ class OpaqueItem final : public SnapshotItem {
   void check(const SavedItem& saved, const RestoreOptions&) const override {
     check_same(saved.values(), names_of_());
     if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
-      throw InvalidArgument("its parameters had other shapes when it was saved, and its bytes fit only those");
+      throw InvalidArgument(
+          "the optimizer's parameters had other shapes when it was saved, and its bytes fit only those; make the model "
+          "with the sizes that were saved");
     }
     if (!saved.tensors().contains(kBlob)) throw InvalidArgument(fmt::format("it lacks {}", in_quotes(kBlob)));
   }
@@ -398,8 +407,8 @@ class OpaqueItem final : public SnapshotItem {
   static constexpr const char* kBlob = "blob";
 
   [[noreturn]] void refuse(std::string_view reason, std::string_view remedy) const {
-    throw InvalidArgument(
-        fmt::format("Snapshots: {}, of type {}, can't be kept: {}; {}", in_quotes(name_), type(), reason, remedy));
+    throw InvalidArgument(fmt::format("Snapshots: {}, an optimizer of type {}, can't be kept, because {}; {}",
+                                      in_quotes(name_), type(), reason, remedy));
   }
 
   std::string bytes() const {

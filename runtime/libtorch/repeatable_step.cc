@@ -19,20 +19,18 @@ void RepeatableStep::prepare() const {
   if (!has_micro_batches()) return;
   for (const auto& [name, norm] : module_.sync_batch_norms()) {
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have "
-        "at once, and {} fixed micro-batches come one after the other; take a norm of samples (GroupNorm, "
-        "LayerNorm)",
+        "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have at once, "
+        "but {} fixed micro-batches come one after the other; take a norm of samples (GroupNorm, LayerNorm)",
         name.empty() ? "module" : name, module_.options.reproducible.micro_batches));
   }
   at::set_num_threads(module_.options.reproducible.threads);
   if (module_.group->device().kind == DeviceKind::cpu) return;
   const auto cublas = Environment::of_process().get("CUBLAS_WORKSPACE_CONFIG").value_or("");
   if (cublas != ":4096:8" && cublas != ":16:8") {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: {} fixed micro-batches on {} with CUBLAS_WORKSPACE_CONFIG='{}', with "
-                    "which cuBLAS may add "
-                    "up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
-                    module_.options.reproducible.micro_batches, module_.group->device().str(), cublas));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: got {} fixed micro-batches on {} with CUBLAS_WORKSPACE_CONFIG='{}', with which "
+        "cuBLAS may add up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
+        module_.options.reproducible.micro_batches, module_.group->device().str(), cublas));
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 #if LOCKSTEP_TORCH_AT_LEAST(2, 2)

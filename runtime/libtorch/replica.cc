@@ -88,8 +88,8 @@ void run_without_data(ReplicaEngine& engine) {
   engine.enter();
   if (const auto norm = engine.collective_norm()) {  // of a forward, which this rank is about to leave out
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: step_without_data, but the SyncBatchNorm '{}' takes the statistics of all "
-        "ranks' rows, and the others would wait for this one's; give the module a forward of 0 rows",
+        "DistributedDataParallel: step_without_data was called, but the SyncBatchNorm '{}' takes the statistics of all "
+        "ranks' rows, so the other ranks would wait for this rank's; give the module a forward of 0 rows",
         *norm));
   }
   broadcast_buffers(engine);
@@ -136,10 +136,10 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
   const std::int64_t dim = engine_->options.batch_dim;
   if (tensor.dim() == 0) return 1;
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: DdpOptions::batch_dim is {}, and forward's first tensor has {} dimensions; "
-        "set it to the one that counts rows",
-        dim, tensor.dim()));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: DdpOptions::batch_dim is {}, but forward's first tensor has {} "
+                    "dimensions; set it to the dimension that counts rows",
+                    dim, tensor.dim()));
   }
   return tensor.size(dim);
 }
@@ -147,8 +147,8 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
 void Replica::set_weight_to(std::int64_t weight) {
   if (engine_->gradients.is_captured()) {
     throw InvalidArgument(
-        "DistributedDataParallel: set_weight within the loss of a CapturedStep, which replays would leave out; call "
-        "the CapturedStep's set_weight before each step");
+        "DistributedDataParallel: set_weight was called within the loss of a CapturedStep, which replays would leave "
+        "out; call the CapturedStep's set_weight before each step");
   }
   in_forward(*engine_, [&] { engine_->enter(); });
   engine_->trainer.set_weight(weight);
@@ -219,15 +219,15 @@ void Replica::record_loss(double loss) { record_loss(at::scalar_tensor(loss, at:
 
 at::Tensor Replica::record_loss(at::Tensor loss) {
   if (!engine_->trainer.has_weight()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: record_loss in step {}, but no forward went through this object since "
-                    "the last backward, or it has no weight; call it after ddp(x) and set_weight(), before backward()",
-                    engine_->trainer.step()));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: record_loss was called in step {}, but no forward went through this object since the "
+        "last backward, or it has no weight; call it after ddp(x) and set_weight(), before backward()",
+        engine_->trainer.step()));
   }
   const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
   if (!loss.defined() || loss.numel() != 1 || !dtype || !at::isFloatingType(loss.scalar_type())) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: record_loss got {}; a loss is one floating-point number",
+        fmt::format("DistributedDataParallel: record_loss got {}; give one floating-point number",
                     loss.defined() ? fmt::format("{} elements of {}", loss.numel(), c10::toString(loss.scalar_type()))
                                    : "an undefined tensor"));
   }

@@ -47,9 +47,9 @@ void ReplicaEngine::before_forward() {
   if (writes_without_backward_ < 3) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: in step {} weights were written after each of the last {} forwards that "
-                  "train, and no backward() reached a parameter: gradients of torch::autograd::grad are not averaged, "
-                  "so the replicas diverge. Call backward() on the loss; where each rank's weights are to be its own, "
-                  "or the program averages, call the module's own forward, and evaluate in eval() or under NoGradGuard",
+                  "train, and no backward() reached a parameter, so the replicas diverge. Call backward() on the loss "
+                  "instead of torch::autograd::grad; call the module's own forward to average yourself; evaluate in "
+                  "eval() or under NoGradGuard",
                   trainer.step(), writes_without_backward_));
 }
 
@@ -79,9 +79,9 @@ void ReplicaEngine::tell_of_no_backward() {
   const int made = *std::exchange(forwards_without_step_, std::nullopt);
   if (group->rank() != 0) return;
   log_warn(
-      "DistributedDataParallel: {} forwards that train, and no backward() has reached a parameter: is the loss cut off "
-      "from ddp's outputs (detach(), NoGradGuard), or backward() left out? Evaluate in eval() or under NoGradGuard. "
-      "This is logged once",
+      "DistributedDataParallel: {} forwards that train, and no backward() has reached a parameter: call backward() on "
+      "a loss of ddp's outputs, without detach() or NoGradGuard between them, and evaluate in eval() or under "
+      "NoGradGuard. This is logged once",
       made);
 }
 
@@ -253,9 +253,9 @@ void ReplicaEngine::refuse_unweighted() const {
   // Outputs of a forward whose backward has ended may still be gone back through.
   if (!trainer.has_weight() && !(*trainer.weight() && passed_outputs_)) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
-                    "object since the last backward, or its arguments hold no tensor to count rows of; call ddp(x) "
-                    "instead of the module's forward, or set_weight() between forward and backward",
+        fmt::format("DistributedDataParallel: backward got a gradient without a weight, in step {}: no forward went "
+                    "through this object since the last backward, or its arguments hold no tensor to count rows of; "
+                    "call ddp(x) instead of the module's forward, or set_weight() between forward and backward",
                     trainer.step()));
   }
   const bool is_seen = passed_outputs_ || **trainer.weight() == 0 || group->size() == 1;
@@ -269,11 +269,11 @@ void ReplicaEngine::refuse_unweighted() const {
 // The gradients are those of a forward that did not go through this object, and counted by the rows of one that did.
 void ReplicaEngine::refuse_other_forward() const {
   if (passed_outputs_ || !expects_outputs_) return;
-  throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
-      "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
-      "NoGradGuard, and call set_weight() after the forward if that is intended",
-      trainer.step()));
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: the backward of step {} did not come through the outputs of the last "
+                  "ddp(x), as if its loss was made by the module's own forward; call ddp(x) instead, evaluate under "
+                  "NoGradGuard, and call set_weight() after the forward if that is intended",
+                  trainer.step()));
 }
 
 }  // namespace lockstep::libtorch

@@ -366,19 +366,21 @@ void Gradients::check(std::size_t index) const {
   const at::Tensor& result = slots_[index].result;
   if (slots_[index].is_taken) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "
-                    "part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
+        fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}, since a "
+                    "checkpointed part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
                     name, trainer_.step()));
   }
   const at::Tensor& gradient = tensor(index).grad();
   if (gradient.layout() != at::kStrided) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the gradient of '{}' is sparse; make it dense (EmbeddingOptions::sparse)", name));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' is sparse, which can't be averaged; make it dense "
+                    "(EmbeddingOptions::sparse)",
+                    name));
   }
   if (gradient.scalar_type() != result.scalar_type() || gradient.sizes() != result.sizes()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the gradient of '{}' has {} elements of {}, when the module was wrapped "
-                    "it had {} of {}; wrap the module again after changing it",
+        fmt::format("DistributedDataParallel: the gradient of '{}' has {} elements of {}, but when the module was "
+                    "wrapped it had {} of {}; wrap the module again after changing it",
                     name, gradient.numel(), c10::toString(gradient.scalar_type()), result.numel(),
                     c10::toString(result.scalar_type())));
   }

@@ -53,7 +53,7 @@ void ReplicaShards::cut() {
 void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
-        "ShardedOptimizer: another ShardedOptimizer has the shards of this DistributedDataParallel; give one of them "
+        "ShardedOptimizer: another ShardedOptimizer has the shards of this DistributedDataParallel; give one optimizer "
         "all parameters, with a group for each setting, or destroy the other one first");
   }
   is_claimed_ = is_claimed;
@@ -61,11 +61,11 @@ void ReplicaShards::claim(bool is_claimed) {
 
 void ReplicaShards::refuse_unclaimed() const {
   if (!are_cut() || is_claimed_) return;
-  throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: a backward in step {} with Shard::optimizer, and no ShardedOptimizer has the shards: "
-      "torch's own optimizers would step with gradients that are not there; make a "
-      "lockstep::libtorch::ShardedOptimizer over this object, or leave DdpOptions::shard out",
-      module_.trainer.step()));
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: step {} has a backward with Shard::optimizer, and no ShardedOptimizer has "
+                  "the shards: torch's own optimizers would step without gradients; make a "
+                  "lockstep::libtorch::ShardedOptimizer over this object, or leave DdpOptions::shard out",
+                  module_.trainer.step()));
 }
 
 const at::Tensor& ReplicaShards::gradient_that_tells(std::size_t index) const {

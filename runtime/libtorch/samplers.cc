@@ -111,8 +111,8 @@ std::int64_t require_rows(const State& state, std::size_t batch_size) REQUIRES(s
   if (state.global_batch > 0 || state.rows_per_rank > 0) return state.size;
   if (batch_size > 0) return static_cast<std::int64_t>(batch_size);
   throw InvalidArgument(
-      "DistributedSampler: the loader's batch size is 0, of which an epoch has no end; is the global batch smaller "
-      "than the number of ranks?");
+      "DistributedSampler: the loader's batch size is 0, of which an epoch has no end; give a global batch of at least "
+      "as many rows as there are ranks");
 }
 
 // The batches of a loader of `batch_size`, after the first `consumed` samples of an epoch.
@@ -135,9 +135,9 @@ template <typename Sampler, typename Options>
 State::Make sampler_of_order(const EpochOrder& order, int rank, int world, const Options& options) {
   return [=](std::int64_t length, std::int64_t rows) -> std::unique_ptr<data::Sampler> {
     if (length == order.size()) return std::make_unique<Sampler>(order, rank, world, with_rows(options, rows));
-    throw InvalidArgument(
-        fmt::format("sampler: reset to {} samples, of an order of {}; make a sampler anew for another dataset", length,
-                    order.size()));
+    throw InvalidArgument(fmt::format(
+        "sampler: reset to {} samples was called, but the order has {}; make a sampler anew for another dataset",
+        length, order.size()));
   };
 }
 
@@ -158,9 +158,9 @@ void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   for (const std::int64_t rows : {full > 0 ? state.global_batch : 0, last}) {
     if (rows == 0 || state.rows_of_last_rank(rows) > 0) continue;
     throw InvalidArgument(
-        fmt::format("GlobalBatchSampler: in epoch {} a batch has {} rows for {} ranks, which leaves some without, and "
-                    "torch's loader has no batches of 0 rows; take lockstep::libtorch::DataLoader, set drop_last, or "
-                    "take another global_batch than {}",
+        fmt::format("GlobalBatchSampler: in epoch {} a batch has {} rows for {} ranks, which leaves some ranks "
+                    "without, and torch's loader has no batches of 0 rows; take lockstep::libtorch::DataLoader, set "
+                    "drop_last, or take another global_batch than {}",
                     state.sampler->order().epoch(), rows, state.world, state.global_batch));
   }
 }

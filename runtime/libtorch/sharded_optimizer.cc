@@ -32,7 +32,7 @@ OptimizerShards::OptimizerShards(const Replica& replica) : engine_(replica.engin
   if (!are_cut() && engine_->group->size() > 1) {
     throw InvalidArgument(
         "ShardedOptimizer: its DistributedDataParallel has no shards; make it with {.shard = "
-        "lockstep::Shard::optimizer}, or take the optimizer itself");
+        "lockstep::Shard::optimizer}, or use torch's optimizer itself");
   }
   const auto& parameters = engine_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -113,7 +113,8 @@ at::Tensor OptimizerShards::agreed(const at::Tensor& found_inf) const {
 double OptimizerShards::clip(Groups& groups, double max_norm) const {
   put_shards(groups);
   if (!(max_norm > 0))
-    throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0; give the largest norm", max_norm));
+    throw InvalidArgument(fmt::format(
+        "clip_grad_norm: max_norm {} is not above 0; give the largest norm that a step may have", max_norm));
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *engine_->group;
   std::vector<at::Tensor> gradients;  // by parameter, undefined without one
@@ -164,8 +165,8 @@ double OptimizerShards::clip(Groups& groups, double max_norm) const {
 
 void OptimizerShards::refuse_file(const char* call) {
   throw InvalidArgument(
-      fmt::format("ShardedOptimizer: {}(): each rank has only its shard of the state, and a file would lack the "
-                  "others'; lockstep::libtorch::Snapshots has all of them",
+      fmt::format("ShardedOptimizer: {}() was called, but each rank has only its shard of the state, so a file would "
+                  "lack the others'; save with lockstep::libtorch::Snapshots, which has all shards",
                   call));
 }
 

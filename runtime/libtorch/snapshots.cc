@@ -77,8 +77,8 @@ ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& opti
       const auto found = of_module.find(whole.unsafeGetTensorImpl());
       if (found == of_module.end()) {
         throw InvalidArgument(
-            fmt::format("Snapshots: {}: parameter {} of the optimizer's group {} belongs to no module that was added; "
-                        "add its module first",
+            fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} belongs to no module that was "
+                        "added; add its module first",
                         checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
       }
       names.back().push_back(found->second);

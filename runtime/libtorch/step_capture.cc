@@ -30,7 +30,8 @@ class InStream {
       put_in_order(current_stream(callers_.device), callers_);
     } catch (const std::exception& error) {
       log_error(
-          "CapturedStep: the caller's stream may run ahead of the captured step, which failed to order the two: {}",
+          "CapturedStep: the caller's stream may run ahead of the captured step, since putting the two in order "
+          "failed: {}; synchronise the device before you use the step's results",
           error.what());
     }
   }
@@ -99,8 +100,8 @@ void StepCapture::clear_gradients() {
       trainer.accumulating()) {
     throw InvalidArgument(
         fmt::format("CapturedStep: step {} is in no_sync(), or after its micro-batches, or DdpOptions has "
-                    "weight_outputs or reproducible or shard; a captured step is one backward, weighted on the device: "
-                    "take larger batches instead, and leave these options out",
+                    "weight_outputs, reproducible or shard, but a captured step is one backward, weighted on the "
+                    "device; take larger batches instead of no_sync(), and leave these options out",
                     trainer.step()));
   }
   for (const auto& parameter : engine_->parameters()) parameter.tensor.mutable_grad() = at::Tensor();
@@ -113,10 +114,10 @@ at::Tensor StepCapture::step_eagerly(const std::vector<at::Tensor>& inputs, cons
   const at::Tensor loss = loss_of(inputs);
   kind.rows = engine_->rows;
   if (const std::int64_t made = engine_->forwards - before; made != 1) {
-    throw InvalidArgument(fmt::format(
-        "CapturedStep: the loss made {} forwards through ddp, and a step has 1; call ddp(x) once in it, and "
-        "evaluate under a NoGradGuard",
-        made));
+    throw InvalidArgument(
+        fmt::format("CapturedStep: the loss made {} forwards through ddp, but a step has 1; call ddp(x) once in the "
+                    "loss, and evaluate under a NoGradGuard",
+                    made));
   }
   if (weight_) replica_.set_weight(*weight_);
   replica_.record_loss(loss);

@@ -167,8 +167,8 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
   if (input.dim() < 2 || input.size(1) != options.num_features()) {
     throw InvalidArgument(
-        fmt::format("SyncBatchNorm: the input has {} dimensions, with {} in dimension 1; it must be "
-                    "[N, {}] or [N, {}, ...]",
+        fmt::format("SyncBatchNorm: the input has {} dimensions, with {} in dimension 1, but it must be [N, {}] or [N, "
+                    "{}, ...]; give such an input, or make the norm with the input's channels",
                     input.dim(), input.dim() < 2 ? 0 : input.size(1), options.num_features(), options.num_features()));
   }
 }

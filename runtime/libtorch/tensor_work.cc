@@ -63,7 +63,10 @@ TensorWork::~TensorWork() {
       keep_for_good(std::move(state_->tensors));
     }
   } catch (const std::exception& error) {
-    log_warn("LibTorch: a collective failed, and the program destroyed its Work without wait(): {}", error.what());
+    log_warn(
+        "LibTorch: a collective failed, and the program destroyed its Work without wait(): {}; call wait() on each "
+        "Work to see its failure",
+        error.what());
   }
 }
 

@@ -22,10 +22,10 @@ constexpr const char* kGetCurrentStream = "aoti_torch_get_current_cuda_stream";
 GetCurrentStream get_current_stream() {
   static const auto function = reinterpret_cast<GetCurrentStream>(::dlsym(RTLD_DEFAULT, kGetCurrentStream));
   if (function == nullptr) {
-    throw BackendUnavailable(fmt::format(
-        "LibTorch {} has no function {}, so its current CUDA stream is not known; take a LibTorch for GPUs, "
-        "2.6 or newer",
-        TORCH_VERSION, kGetCurrentStream));
+    throw BackendUnavailable(
+        fmt::format("LibTorch {} has no function {}, so its current CUDA stream is not known; install a LibTorch for "
+                    "GPUs, 2.6 or newer",
+                    TORCH_VERSION, kGetCurrentStream));
   }
   return function;
 }
@@ -46,7 +46,8 @@ DeviceId device_id_of(const at::Device& device) {
     return {DeviceKind::cuda, index};
   }
   throw InvalidArgument(
-      fmt::format("a tensor is on {}; lockstep computes with tensors on the CPU and on CUDA", device.str()));
+      fmt::format("a tensor is on {}; lockstep computes with tensors on the CPU and on CUDA: move it to one of these",
+                  device.str()));
 }
 
 bool is_at_home(const ProcessGroup& group, const at::Device& device) {
@@ -57,8 +58,8 @@ StreamView current_stream(DeviceId device) {
   StreamView stream{device, nullptr};
   if (device.kind == DeviceKind::cpu) return stream;
   if (const std::int32_t error = get_current_stream()(device.index, &stream.handle); error != 0) {
-    throw DeviceError(
-        fmt::format("{} of {} failed with {}; what LibTorch says is above", kGetCurrentStream, device.str(), error));
+    throw DeviceError(fmt::format("{} of {} failed with {}; look at what LibTorch has written above", kGetCurrentStream,
+                                  device.str(), error));
   }
   return stream;
 }
@@ -79,8 +80,10 @@ OnStream::~OnStream() {
   try {
     group_.set_stream(before_);
   } catch (const std::exception& error) {
-    log_error("LibTorch: the group stays in this call's stream, since it could not return to its own: {}",
-              error.what());
+    log_error(
+        "LibTorch: the group could not return to its own stream after this call, and stays in the call's stream: {}; "
+        "later calls may wait for each other",
+        error.what());
   }
 }
 

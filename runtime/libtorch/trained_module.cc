@@ -72,11 +72,10 @@ std::vector<ParameterSpec> TrainedModule::sort_parameters() {
     } else if (!item.tensor.requires_grad()) {
       frozen_.push_back(item);
     } else if (!dtype_of(item.tensor.scalar_type())) {
-      throw InvalidArgument(
-          fmt::format("DistributedDataParallel: parameter '{}' is {}; gradients are averaged in "
-                      "float32, float64, bfloat16 or float16; train the view of a complex parameter as real numbers "
-                      "(at::view_as_real), or freeze it",
-                      item.name, c10::toString(item.tensor.scalar_type())));
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: parameter '{}' is {}, but gradients are averaged in float32, float64, bfloat16 or "
+          "float16; train the view of a complex parameter as real numbers (at::view_as_real), or freeze it",
+          item.name, c10::toString(item.tensor.scalar_type())));
     } else {
       parameters_.push_back({item.name, item.tensor});
       specs.push_back({item.name, reduced_as(item.tensor), item.tensor.sizes().vec()});
@@ -150,10 +149,10 @@ void TrainedModule::accumulate_here() {
     const auto is_held = static_cast<bool>(::torch::autograd::impl::try_get_grad_accumulator(parameters_[i].tensor));
     hook(i);
     if (!is_held) continue;
-    throw InvalidArgument(
-        fmt::format("CapturedStep: a graph holds the accumulator of '{}', in a stream that can't be captured; make the "
-                    "CapturedStep before the first forward, or destroy the losses and outputs of earlier ones",
-                    parameters_[i].name));
+    throw InvalidArgument(fmt::format(
+        "CapturedStep: a graph holds the gradient accumulator of '{}', in a stream that can't be captured; make the "
+        "CapturedStep before the first forward, or destroy the losses and outputs of earlier forwards",
+        parameters_[i].name));
   }
 }
 

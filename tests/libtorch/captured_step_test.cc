@@ -473,7 +473,8 @@ TEST(CapturedStep, AReplayWithoutAWeightIsRefusedInOurWords) {
         step(rows(group->rank(), 3));
       }
     });
-    expect_text(text, {"DistributedDataParallel: a gradient without a weight, in step 2"});  // rank 0 hears of it
+    expect_text(
+        text, {"DistributedDataParallel: backward got a gradient without a weight, in step 2"});  // rank 0 hears of it
   });
 }
 

@@ -103,9 +103,9 @@ TEST(RecordedLoss, BelongsBetweenForwardAndBackward) {
     Net net;
     Ddp ddp(net, group);
     const auto late = [&] { return outcome_of([&] { ddp.record_loss(1.0); }); };
-    expect_text(late(), {"InvalidArgument", "record_loss in step 0", "after ddp(x)"});
+    expect_text(late(), {"InvalidArgument", "record_loss was called in step 0", "after ddp(x)"});
     ddp.backward(squares(ddp(rows(0, 3))));
-    expect_text(late(), {"record_loss in step 1"});
+    expect_text(late(), {"record_loss was called in step 1"});
     const at::Tensor outputs = ddp(rows(0, 3));
     expect_text(outcome_of([&] { ddp.record_loss(outputs); }), {"record_loss got 9 elements of Float"});
     expect_text(outcome_of([&] { ddp.record_loss(at::Tensor()); }), {"record_loss got an undefined tensor"});

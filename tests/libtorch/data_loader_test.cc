@@ -289,7 +289,7 @@ TEST(LibtorchDataDivergence, ASamplerOfAnotherRankIsRefused) {
     libtorch::DistributedDataParallel ddp(net, group);
     DistributedSampler sampler(20, 0, 1);
     expect_text(outcome_of([&] { ddp.watch(sampler); }),
-                {"InvalidArgument", "reads for rank 0 of 1, and this is rank"});
+                {"InvalidArgument", "reads for rank 0 of 1, but this is rank"});
     GlobalBatchSampler other(20, 1 - group->rank(), 2, {.global_batch = 9});
     libtorch::DataLoader loader(numbers(20), other);
     expect_text(outcome_of([&] { ddp.watch(loader); }), {"InvalidArgument", "reads for rank"});

@@ -180,7 +180,7 @@ TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
   const std::string told = refusal(linear, [](auto& ddp) {
     ddp.backward(4, [&](std::int64_t, std::int64_t) { return ddp(at::ones({4, 3})).sum(); });
   });
-  EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 4 rows, and the micro-batch is rows 0 to 2"),
+  EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 4 rows, but the micro-batch is rows 0 to 2"),
             std::string::npos)
       << told;
 }
@@ -191,7 +191,7 @@ TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
     ddp.set_weight(4);
     ddp.backward(4, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).sum(); });
   });
-  EXPECT_NE(told.find("set_weight(4) before step 0 of 2 fixed micro-batches"), std::string::npos) << told;
+  EXPECT_NE(told.find("set_weight(4) was called before step 0 of 2 fixed micro-batches"), std::string::npos) << told;
 }
 
 TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {

@@ -117,7 +117,7 @@ TEST(DistributedSampler, TakesEveryOrder) {
   }
   EXPECT_EQ(Samples(seen.begin(), seen.end()), odd);
   DistributedSampler sampler(EpochOrder::shuffled(7, 4).within(odd), 0, 3);
-  expect_text(outcome_of([&] { sampler.reset(8); }), {"InvalidArgument", "8 samples, of an order of 7"});
+  expect_text(outcome_of([&] { sampler.reset(8); }), {"InvalidArgument", "8 samples was called, but the order has 7"});
 }
 
 TEST(GlobalBatchSampler, GivesTheGlobalBatchInTheSharesOfChunk) {

@@ -634,7 +634,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     optimizer->step();
     expect_text(error_of([&] { optimizer->step(); }), {"no shards of a mean, in step 1"});
     ::torch::serialize::OutputArchive archive;
-    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has only its shard"});
+    expect_text(error_of([&] { optimizer->save(archive); }), {"save() was called, but each rank has only its shard"});
     optimizer->zero_grad();
     ddp(x).square().mean().backward();
     net.first->weight.set_data(net.first->weight.clone());

@@ -183,8 +183,8 @@ TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {
     };
     const auto refusal_of = [&](int rank, int world) { return error_of<InvalidArgument>([&] { watch(rank, world); }); };
     expect_text(refusal_of(1 - group->rank(), 2),
-                {"watch(): the sampler reads for rank " + std::to_string(1 - group->rank()) +
-                 " of 2, and this is rank " + std::to_string(group->rank()) + " of 2"});
+                {"watch() got a sampler that reads for rank " + std::to_string(1 - group->rank()) +
+                 " of 2, but this is rank " + std::to_string(group->rank()) + " of 2"});
     expect_text(refusal_of(0, 1), {"reads for rank 0 of 1"});
     EXPECT_NO_THROW(watch(group->rank(), 2));
   });

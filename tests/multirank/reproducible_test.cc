@@ -244,7 +244,7 @@ TEST(Reproducible, AWeightForAllMicroBatchesTogetherIsRefused) {
         return mse_loss(ddp(micro_batch.x, micro_batch.ids), micro_batch.y);
       });
     });
-    EXPECT_NE(told.find("set_weight(4) before step 0 of 4 fixed micro-batches"), std::string::npos) << told;
+    EXPECT_NE(told.find("set_weight(4) was called before step 0 of 4 fixed micro-batches"), std::string::npos) << told;
   });
 }
 
@@ -256,7 +256,7 @@ TEST(Reproducible, AForwardOfOtherRowsThanItsMicroBatchIsRefused) {
     const data::Batch batch = dataset().batch(sampler.batch(0));
     const std::string told = error_of<InvalidArgument>(
         [&] { ddp.backward(batch, [&](const data::Batch&) { return mse_loss(ddp(batch.x, batch.ids), batch.y); }); });
-    EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 8 rows, and the micro-batch is rows 0 to 2"),
+    EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 8 rows, but the micro-batch is rows 0 to 2"),
               std::string::npos)
         << told;
   });
@@ -334,7 +334,7 @@ TEST(Reproducible, RefusesNoSync) {
     const NoSync partial = ddp.no_sync();
     ddp.backward(rows(0, 8), [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
   });
-  EXPECT_NE(told.find("no_sync() in step 0, of 4 fixed micro-batches, which are micro-batches themselves"),
+  EXPECT_NE(told.find("no_sync() was used in step 0, of 4 fixed micro-batches, which are micro-batches themselves"),
             std::string::npos)
       << told;
 }
@@ -357,13 +357,13 @@ TEST(Reproducible, RefusesRowsThatAreNotDealtAsShards) {
     const data::Batch batch = group->rank() == 0 ? rows(0, 3) : rows(3, 5);
     ddp.backward(batch, [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
   });
-  EXPECT_NE(told.find("of the step's 5 rows, and fixed micro-batches of 2 rows give it"), std::string::npos) << told;
+  EXPECT_NE(told.find("of the step's 5 rows, but fixed micro-batches of 2 rows give it"), std::string::npos) << told;
   EXPECT_NE(misuse(1,
                    [](DistributedDataParallel& ddp, const Group&) {
                      ddp.backward(rows(0, 9),
                                   [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
                    })
-                .find("rank 0 of 1 has 9 rows, and its 4 fixed micro-batches of 2 rows hold 8"),
+                .find("rank 0 of 1 has 9 rows, but its 4 fixed micro-batches of 2 rows hold only 8"),
             std::string::npos);
 }
 

@@ -393,7 +393,7 @@ TEST(Sharded, AHookIsRefused) {
     DdpOptions options = kSharded;
     options.comm_hook.name = "mine";
     expect_text(error_of([&] { DistributedDataParallel ddp(net, group, options); }),
-                {"Shard::optimizer and communication hook 'mine'"});
+                {"Shard::optimizer is set with communication hook 'mine'"});
   });
 }
 

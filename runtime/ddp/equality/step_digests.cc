@@ -44,7 +44,9 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const 
   if (folder.empty()) return nullptr;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw SystemError(fmt::format("LOCKSTEP_STEP_DIGESTS: make the folder {}", folder), error.value());
+  if (error)
+    throw SystemError(fmt::format("LOCKSTEP_STEP_DIGESTS: can't make the folder {}", folder), error.value(),
+                      "name a folder that this user may make");
   std::unique_ptr<StepDigests> digests(
       new StepDigests(fmt::format("{}/rank{}-of-{}.jsonl", folder, rank, world), specs.size()));
   std::vector<std::string> names;

@@ -48,7 +48,9 @@ void check_specs(std::span<const ParameterSpec> specs) {
     }
     if (__builtin_add_overflow(total, static_cast<std::int64_t>(slot_bytes(spec)), &total)) {
       throw InvalidArgument(
-          fmt::format("bucket plan: with parameter {}, {}, the gradients pass 63 bits of bytes", i, spec.describe()));
+          fmt::format("bucket plan: with parameter {}, {}, the gradients have more bytes than 63 bits count; look for "
+                      "a wrong shape",
+                      i, spec.describe()));
     }
   }
 }
@@ -56,8 +58,8 @@ void check_specs(std::span<const ParameterSpec> specs) {
 void check_order(std::span<const int> order, std::size_t parameters) {
   if (order.size() != parameters) {
     throw InvalidArgument(
-        fmt::format("bucket plan: an order of {} entries for {} parameters; it must hold each index once", order.size(),
-                    parameters));
+        fmt::format("bucket plan: got an order of {} entries for {} parameters; it must hold each index once",
+                    order.size(), parameters));
   }
   std::vector<bool> seen(parameters, false);
   for (std::size_t position = 0; position < order.size(); ++position) {
@@ -134,8 +136,9 @@ std::int64_t ParameterSpec::count() const {
     std::int64_t bytes = 0;
     if (dimension < 0 || __builtin_mul_overflow(product, dimension, &product) ||
         __builtin_mul_overflow(product, static_cast<std::int64_t>(size_of(dtype)), &bytes)) {
-      throw InvalidArgument(
-          fmt::format("parameter {}: dimensions must be at least 0 and their bytes fit in 63 bits", describe()));
+      throw InvalidArgument(fmt::format(
+          "parameter {}: its dimensions must be at least 0 and their bytes fit in 63 bits; correct its shape",
+          describe()));
     }
   }
   return product;
@@ -156,7 +159,8 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
   check_specs(specs);
   check_order(order, specs.size());
   if (options.parts < 1) {
-    throw InvalidArgument(fmt::format("bucket plan: buckets of {} parts; give at least 1", options.parts));
+    throw InvalidArgument(fmt::format(
+        "bucket plan: parts is {}, and a bucket must be cut into at least one; give at least 1", options.parts));
   }
   BucketPlan plan;
   std::size_t end = 0;

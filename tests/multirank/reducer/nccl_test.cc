@@ -568,7 +568,7 @@ TEST(NcclReducer, DigestsOfFixedMicroBatchesAreRefused) {
   run_ranks(1, [](const Group& group) {
     expect_text(error_of<InvalidArgument>(
                     [&] { Reducer(kSix, group, {.reproducible = {.micro_batches = 2, .global_batch = 2}}); }),
-                {"LOCKSTEP_STEP_DIGESTS=digests with gradients on cuda:0"});
+                {"LOCKSTEP_STEP_DIGESTS=digests is set with gradients on cuda:0"});
   });
   ::unsetenv("LOCKSTEP_STEP_DIGESTS");
 }

@@ -189,10 +189,10 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     EXPECT_NE(
         refused({.reproducible = {.micro_batches = (1 << 20) + 1, .global_batch = 1 << 21}}).find("at most 1048576"),
         std::string::npos);
-    EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2, .threads = 0}}).find("0 threads"),
+    EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2, .threads = 0}}).find("threads is 0"),
               std::string::npos);
     EXPECT_NE(refused({.comm_hook = bf16_compress_hook(), .reproducible = {.micro_batches = 2, .global_batch = 2}})
-                  .find("communication hook 'bf16_compress' adds up in another order"),
+                  .find("communication hook 'bf16_compress' adds up in an order that depends on the ranks"),
               std::string::npos);
     EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2}}, {{"half", DType::bf16, {4}}})
                   .find("would be rounded to 16 bits"),
@@ -201,7 +201,7 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     const bool has_three = group->rank() == 1;
     EXPECT_EQ(error_of<InvalidArgument>([&] { reducer.begin_step({.synchronize = true}); }),
               "Reducer: begin_step of step 0, fixed micro-batch 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
-                  ", to be synchronised: the last one is synchronised, and no other");
+                  ", was told to be synchronised; tell it to synchronise the last one, and no other");
   });
 }
 

@@ -151,10 +151,9 @@ TEST(FixedMicroBatches, AreOfOneSizeAndAShortBatchFillsTheFirst) {
 
 TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
   const Reproducible four{.micro_batches = 4, .global_batch = 10};
-  EXPECT_EQ(
-      error_of<InvalidArgument>([&] { micro_batches_of_step(four, 7, 1, 2); }),
-      "fixed micro-batches: rank 1 of 2 has 7 rows, and its 2 fixed micro-batches of 3 rows hold 6; deal the rows "
-      "with a GlobalBatchSampler of micro_batches 4 and global_batch 10");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 7, 1, 2); }),
+            "fixed micro-batches: rank 1 of 2 has 7 rows, but its 2 fixed micro-batches of 3 rows hold only 6; deal "
+            "the rows with a GlobalBatchSampler of micro_batches 4 and global_batch 10");
   EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 1, 4, 5); }),
             "fixed micro-batches: 4 micro-batches for 5 ranks would leave a rank without one; take at least 5 "
             "micro-batches, or fewer ranks");
@@ -164,11 +163,10 @@ TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
       "1 to 1099511627776, and at least 1 micro-batch");
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 6, 9, 0, 2));
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 3, 9, 1, 2));
-  EXPECT_EQ(
-      error_of<InvalidArgument>([&] { Trainer::require_dealt_as_micro_batches(four, 5, 9, 0, 2); }),
-      "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, and fixed micro-batches of 3 rows give it 6: "
-      "another number of ranks would compute something else; deal the rows with a GlobalBatchSampler of "
-      "micro_batches 4 and global_batch 10, and set weights in each micro-batch or in none");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { Trainer::require_dealt_as_micro_batches(four, 5, 9, 0, 2); }),
+            "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, but fixed micro-batches of 3 rows give "
+            "it 6, so another number of ranks would compute something else; deal the rows with a GlobalBatchSampler of "
+            "micro_batches 4 and global_batch 10, and set weights in each micro-batch or in none");
 }
 
 }  // namespace

@@ -105,8 +105,8 @@ TEST(Reducer, NamesParameterAndStepOfAMistakeAndGoesOn) {
   FakeWorld world(1);
   world.run([](const Group& group) {
     Reducer reducer(kSix, group, kTwoEach);
-    expect_says([&] { reducer.mark_ready("a"); }, {"mark_ready outside a step", "begin_step"});
-    expect_says([&] { reducer.finish_step(); }, {"finish_step outside a step"});
+    expect_says([&] { reducer.mark_ready("a"); }, {"mark_ready was called outside a step", "begin_step"});
+    expect_says([&] { reducer.finish_step(); }, {"finish_step was called outside a step"});
     expect_says([&] { reducer.begin_step({.weight = -3}); }, {"step 0", "weight -3", "at least 0"});
     expect_says([&] { reducer.plan_order(std::vector<int>{0, 1, 2, 3, 4, 4}); }, {"4 again at position 5"});
     for (int step = 0; step < 2; ++step) {
