@@ -54,9 +54,9 @@ class FileReader {
 
  private:
   [[noreturn]] void refuse(int line, const std::string& why) const {
-    throw CorruptData(
-        fmt::format("{}: line {} was not written by a rank: {}; were these files written with LOCKSTEP_STEP_DIGESTS?",
-                    file_.native(), line, printable(why)));
+    throw CorruptData(fmt::format(
+        "{}: line {} was not written by a rank: {}; give a folder whose files were written with LOCKSTEP_STEP_DIGESTS",
+        file_.native(), line, printable(why)));
   }
 
   void take(const json& line) {
@@ -84,17 +84,18 @@ class FileReader {
     }
     if (micro_batches != all_->micro_batches || global_batch != all_->global_batch) {
       throw InvalidArgument(
-          fmt::format("{} has {} fixed micro-batches of batches of {}, and what was read before {} of {}: their steps "
-                      "compute other things",
+          fmt::format("{} has {} fixed micro-batches of batches of {}, but the file before has {} of {}, so their "
+                      "steps compute other things; give folders of runs with the same micro_batches and global_batch",
                       file_.native(), micro_batches, global_batch, all_->micro_batches, all_->global_batch));
     }
     const auto [one, other] =
         std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
     if (one == parameters.end() && other == all_->parameters.end()) return;
-    throw InvalidArgument(fmt::format("{}: parameter {} is {}, and in a file before it {}: these are other models",
-                                      file_.native(), one - parameters.begin(),
-                                      one == parameters.end() ? "none" : printable(*one),
-                                      other == all_->parameters.end() ? "none" : printable(*other)));
+    throw InvalidArgument(
+        fmt::format("{}: parameter {} is {}, but in a file before it {}, so these are other models; give folders of "
+                    "runs that train the same model",
+                    file_.native(), one - parameters.begin(), one == parameters.end() ? "none" : printable(*one),
+                    other == all_->parameters.end() ? "none" : printable(*other)));
   }
 
   void step(const json& line) {
@@ -135,7 +136,9 @@ Recorded read_digests(std::span<const fs::path> folders) {
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
       if (is_digest_file(entry->path())) files.push_back(entry->path());
     }
-    if (error) throw InvalidArgument(fmt::format("{} can't be read: {}", folder.native(), error.message()));
+    if (error)
+      throw InvalidArgument(fmt::format("{} can't be read: {}; give a folder that LOCKSTEP_STEP_DIGESTS named",
+                                        folder.native(), error.message()));
     if (files.empty()) {
       throw InvalidArgument(
           fmt::format("{} has no file of digests; run the program in fixed micro-batches, with "

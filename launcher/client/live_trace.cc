@@ -85,7 +85,8 @@ void write_live_trace(const FoundRun& run, const RunsOptions& options) {
 
 void write_left_trace(const RunsOptions& options) {
   RunTraces traces = read_traces(options.run);
-  if (traces.traces.empty()) throw Error(fmt::format("no rank has left a trace in {}", options.run));
+  if (traces.traces.empty())
+    throw Error(fmt::format("no rank has left a trace in {}; give the --log-dir of a run", options.run));
   const std::string run_id = traces.traces.front().rank.identity.run_id;
   write_trace(std::move(traces), run_id.empty() ? "run" : run_id, options);
 }

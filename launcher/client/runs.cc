@@ -63,7 +63,9 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
       run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow}));
   // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
   if (!net::wait_readable(launcher.fd(), Deadline::after(kAnswerLimit))) {
-    throw Error(fmt::format("{} (pid {}) does not answer", run.run_id, run.pid));
+    throw Error(fmt::format(
+        "{} (pid {}) does not answer; its launcher may be stopped or busy: try again, or look at that process",
+        run.run_id, run.pid));
   }
   bool has_begun = false;
   try {
@@ -72,7 +74,7 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
       if (!has_begun) {
         if (launcher.input().size() < kLogsHeader.size()) continue;
         if (!launcher.input().starts_with(kLogsHeader)) {
-          throw Error(fmt::format("{} answers otherwise than expected", run.run_id));
+          throw Error(fmt::format("{} answers otherwise than expected; use the lockstep that started it", run.run_id));
         }
         launcher.consume(kLogsHeader.size());
         has_begun = true;
@@ -82,12 +84,14 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
     }
   } catch (const net::ConnectionClosed&) {
   }
-  if (!has_begun) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
+  if (!has_begun)
+    throw Error(fmt::format("{} has ended, or answers no more; lockstep ps shows the runs that answer", run.run_id));
 }
 
 void ask_to_stop(const FoundRun& run) {
   const auto facts = decode_run_facts(answer_to(run, {.what = RunRequest::What::stop}));
-  if (!facts) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
+  if (!facts)
+    throw Error(fmt::format("{} has ended, or answers no more; lockstep ps shows the runs that answer", run.run_id));
   write_to_stdout(facts->stops > 1
                       ? fmt::format("{}: asked again: its ranks are killed\n", run.run_id)
                       : fmt::format("{}: asked to stop; its ranks may take their time, to save. Once more kills them\n",

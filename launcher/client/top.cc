@@ -285,7 +285,9 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
 
 LiveReport ask_launcher(const FoundRun& run) {
   auto report = read_live_report(answer_to(run, {.what = RunRequest::What::top}));
-  if (!report) throw Error(fmt::format("{} has ended, or is of another version of lockstep", run.run_id));
+  if (!report)
+    throw Error(fmt::format(
+        "{} has ended, or is of another version of lockstep; lockstep ps shows the runs that answer", run.run_id));
   return *report;
 }
 

@@ -100,7 +100,9 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     if (answer.json.is_discarded()) throw InvalidArgument("it is not JSON");
     const auto version = answer.json.at("lockstep").get<std::string>();
     if (version != LOCKSTEP_VERSION) {
-      throw InvalidArgument(fmt::format("it is of version {}, this is {}", version, LOCKSTEP_VERSION));
+      throw InvalidArgument(fmt::format(
+          "it is of version {}, but this launcher is of version {}; install the same lockstep on every host", version,
+          LOCKSTEP_VERSION));
     }
     add_backends(answer.json, answer.findings);
     add_plugins(answer.json, answer.findings);

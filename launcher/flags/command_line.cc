@@ -91,7 +91,8 @@ MakeCommand add_snapshots_flags(FlagTable& flags) {
     const bool is_diff = words->size() > 1 && words->front() == "diff";
     const bool is_export = words->size() > 1 && words->front() == "export";
     if (words->size() != (is_diff || is_export ? 3 : 1)) refuse("{}", kForm);
-    if (is_export && (options->verify || options->json)) refuse("export takes no flags; it reads every byte");
+    if (is_export && (options->verify || options->json))
+      refuse("lockstep snapshots export takes no flags, since it reads every byte; leave out --verify and --json");
     if (std::ranges::count(*words, "") > 0) refuse("a folder's name is empty; {}", kForm);
     options->folder = words->at(is_diff || is_export ? 1 : 0);
     if (is_diff) options->other = words->at(2);
@@ -110,8 +111,8 @@ MakeCommand add_report_flags(FlagTable& flags) {
     const auto& folders = options->folders;
     if (folders.empty() || folders.size() > 6 || std::ranges::count(folders, "") > 0) {
       refuse(
-          "{} folders were given; use lockstep report DIR with a run's --log-dir, or FILE.ranks of its --trace FILE; 2 "
-          "to 6 folders are compared",
+          "{} folders were given, but lockstep report takes 1 to 6, and compares them if there are several; give it a "
+          "run's --log-dir, or FILE.ranks of its --trace FILE",
           folders.size());
     }
     return *options;

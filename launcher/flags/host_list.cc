@@ -28,7 +28,9 @@ void check_name(std::string_view name, const std::string& where) {
   const bool is_flag = name.starts_with('-');
   const bool is_odd = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c <= ' ' || c == 0x7f; });
   if (name.empty() || is_flag || is_odd) {
-    throw InvalidArgument(fmt::format("{}: '{}' is not a name of a host", where, printable(name)));
+    throw InvalidArgument(fmt::format(
+        "{}: '{}' is not a name of a host; give a name or an address without spaces that does not begin with '-'",
+        where, printable(name)));
   }
 }
 
@@ -92,14 +94,15 @@ std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view pa
       const auto name = words[i].substr(0, equals);
       if (equals == words[i].npos || (name != "slots" && name != "max_slots" && name != "max-slots")) {
         throw InvalidArgument(
-            fmt::format("{}: '{}' is not known; a line is 'HOST slots=N'", where, printable(words[i])));
+            fmt::format("{}: '{}' is not known; give each host a line 'HOST slots=N'", where, printable(words[i])));
       }
       const int value = slots_of(words[i].substr(equals + 1), where);
       if (name == "slots") slots = value;
     }
     add_item(hosts, words.front(), slots, where);
   }
-  if (hosts.empty()) throw InvalidArgument(fmt::format("--hostfile {}: it names no host", path));
+  if (hosts.empty())
+    throw InvalidArgument(fmt::format("--hostfile {}: it names no host; give each host a line 'HOST slots=N'", path));
   return hosts;
 }
 
@@ -116,8 +119,8 @@ std::vector<HostEntry> first_slots(const std::vector<HostEntry>& hosts, int rank
     left -= *chosen.back().slots;
   }
   if (left > 0) {
-    throw InvalidArgument(fmt::format("-n {}: the hosts have {} slots together; give them more, as in {}:{}", ranks,
-                                      ranks - left, hosts.front().name, *hosts.front().slots + left));
+    throw InvalidArgument(fmt::format("-n {}: the hosts have only {} slots together; give them more, as in {}:{}",
+                                      ranks, ranks - left, hosts.front().name, *hosts.front().slots + left));
   }
   return chosen;
 }

@@ -22,7 +22,7 @@ namespace {
 
 int parse_ranks(std::string_view flag, const std::string& text) {
   if (const auto ranks = parse_count(text, kMaxRanks)) return static_cast<int>(*ranks);
-  if (flag == "-n" && text == "p") refuse("-np is a flag of mpirun; here it is -n");
+  if (flag == "-n" && text == "p") refuse("-np is a flag of mpirun; here it is -n: give -n RANKS instead");
   refuse("{} {}: give a number of ranks from 1 to {}{}", flag, text, kMaxRanks,
          flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
@@ -76,7 +76,7 @@ void read_conf(const std::string& text, const FlagTable& flags, RunOptions& opti
     const bool is_wait = name == "last_call_timeout";
     if ((name != "join_timeout" && name != "timeout" && !is_wait) || !seconds || (seconds->count() == 0 && !is_wait)) {
       refuse(
-          "--rdzv-conf {}: '{}' is not read here; there are join_timeout=SECONDS, as --rdzv-timeout has it, and "
+          "--rdzv-conf {}: '{}' is not read here; give join_timeout=SECONDS, as --rdzv-timeout has it, or "
           "last_call_timeout=SECONDS, as --rdzv-wait",
           text, item);
     }
@@ -247,8 +247,8 @@ void add_rows(FlagTable& flags, RunOptions& options) {
   flags.add("--rdzv-backend", "static|c10d", "Accepted for torchrun; no effect",
             [](auto flag, auto& text) {
               if (text == "static" || text == "c10d") return;
-              refuse("{} {}: there are static and c10d, which mean the same here: node rank 0 serves the job's store",
-                     flag, text);
+              refuse("{} {}: give static or c10d, which mean the same here: node rank 0 serves the job's store", flag,
+                     text);
             },
             {.variable = "PET_RDZV_BACKEND"});
   flags.add("--standalone", "", "Accepted for torchrun; no effect", &options.standalone);
@@ -271,8 +271,10 @@ void add_rows(FlagTable& flags, RunOptions& options) {
 void set_endpoint(const FlagTable& flags, RunOptions& options) {
   if (options.nodes == 1) return;
   if (options.ranks) {
-    refuse("-n {}: with --nnodes {} each host says its own number of ranks: --nproc-per-node", *options.ranks,
-           options.nodes);
+    refuse(
+        "-n {} can't be given with --nnodes {}, since each host says its own number of ranks: give --nproc-per-node "
+        "instead",
+        *options.ranks, options.nodes);
   }
   const bool has_address = !flags.text("--master-addr").empty();
   if (const std::string text = flags.text("--rdzv-endpoint"); !text.empty()) {
@@ -294,13 +296,13 @@ void set_endpoint(const FlagTable& flags, RunOptions& options) {
 // Checks the flags against each other.
 void check_together(const FlagTable& flags, RunOptions& options) {
   if (const std::string wait = flags.text("--rdzv-wait"); !wait.empty() && !options.hosts_may_change()) {
-    refuse("--rdzv-wait {}: it is for --nnodes LEAST:MOST; all hosts are waited for", wait);
+    refuse("--rdzv-wait {} is only for --nnodes LEAST:MOST; leave it out here, where all hosts are waited for", wait);
   }
   check_hosts(flags, options);
   set_endpoint(flags, options);
   const std::string tee = flags.text("--tee");
   if ((options.tee.out || options.tee.err) && options.log_dir.empty()) {
-    refuse("--tee {}: it shows here what goes to the files of --log-dir; give --log-dir DIR", tee);
+    refuse("--tee {} shows here what goes to the files of --log-dir; give --log-dir DIR", tee);
   }
   if (!options.shown_ranks.is_all() && tee.empty()) options.tee = {.out = true, .err = true};
 }

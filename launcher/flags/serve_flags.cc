@@ -88,8 +88,10 @@ std::function<Command()> add_serve_flags(FlagTable& flags) {
   return [&flags, options]() -> Command {
     flags.read();
     if (!options->authenticate && !options->secret_file.empty()) {
-      refuse("--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
-             options->secret_file);
+      refuse(
+          "--secret-file {} can't be used with --store-auth off, since a server without authentication has no secret; "
+          "give one of them",
+          options->secret_file);
     }
     options->max_clients_given = !flags.text("--max-clients").empty();
     fit_together(options->server);

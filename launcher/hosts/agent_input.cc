@@ -65,7 +65,10 @@ std::string AgentInput::read_line(std::size_t most_bytes) {
 std::string AgentInput::await_endpoint() {
   while (true) {
     const std::string line = read_line();
-    if (line.empty()) throw StoreError("the first host's launcher did not come up, or this command's input has ended");
+    if (line.empty())
+      throw StoreError(
+          "this host has heard no address of the job's store: the first host's launcher did not come up, or has ended; "
+          "look at what it wrote");
     if (line.starts_with(kEndpointLine)) return line.substr(kEndpointLine.size());
     if (line.starts_with(kSignalLine)) raise(std::atoi(line.c_str() + kSignalLine.size()));
   }

@@ -38,8 +38,10 @@ constexpr auto kQuietWait = 10s;
 std::optional<AgentWord> read_word(std::string_view scope, std::string_view text) {
   auto word = scope == kAgentScope ? decode_agent_word(text) : std::nullopt;
   if (!word) {
-    log_warn("a member of '{}' sent {} bytes to this launcher that are not an agent's message", printable(scope, 64),
-             text.size());
+    log_warn(
+        "a member of '{}' sent {} bytes to this launcher that are not an agent's message, and are ignored; run the "
+        "same version of lockstep on every host",
+        printable(scope, 64), text.size());
   }
   return word;
 }
@@ -268,7 +270,9 @@ JobPlan AgentLink::await_plan() {
       if (auto end = is_next ? stand_by(plan) : std::nullopt) return *end;
     }
     if (deadline.expired()) {
-      throw Timeout(fmt::format("node rank 0 has made no plan of the job's next start, {}", deadline.progress()));
+      throw Timeout(
+          fmt::format("node rank 0 has made no plan of the job's next start, {}; look at what its launcher wrote",
+                      deadline.progress()));
     }
     if (const auto signal = asked_to_end()) return stop(*signal);
     await(plan_made_.fd(), options_.signals, deadline);

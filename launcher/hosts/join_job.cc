@@ -101,8 +101,8 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
     if (found.is_name && !is_served) throw not_reached(fmt::format("{}, {}", problem, deadline.progress()));
     if (!options.node_rank) return nullptr;
     throw InvalidArgument(
-        fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}: {}; start it on "
-                    "the host that has it, or give an address of this one",
+        fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}, but {}; start node rank 0 on the host "
+                    "that has this address, or give an address of this host",
                     endpoint.to_string(), found.problem));
   }
   // Torch's store has no secret to protect it, so it listens at one address, which the ranks of all hosts are told.

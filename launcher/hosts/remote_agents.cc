@@ -32,7 +32,8 @@ std::string text_of_hostfile(const std::string& path) {
   constexpr int kSeconds = 10;
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   const auto refuse = [&](int error) {
-    throw InvalidArgument(fmt::format("--hostfile {}: {}; give a file that can be read", path, errno_text(error)));
+    throw InvalidArgument(
+        fmt::format("--hostfile {} can't be read: {}; give a file that can be read", path, errno_text(error)));
   };
   if (!fd) refuse(errno);
   std::error_code none;
@@ -61,7 +62,8 @@ std::vector<HostEntry> named_hosts(const RunOptions& options) {
     hosts = parse_hostfile(text_of_hostfile(options.hostfile), options.hostfile);
   }
   if (hosts.size() > static_cast<std::size_t>(kMaxNodes)) {
-    throw InvalidArgument(fmt::format("{} hosts are named; a job has at most {}", hosts.size(), kMaxNodes));
+    throw InvalidArgument(
+        fmt::format("-H and --hostfile name {} hosts, but a job has at most {}; name fewer", hosts.size(), kMaxNodes));
   }
   return options.ranks ? first_slots(hosts, *options.ranks) : hosts;
 }
@@ -71,8 +73,8 @@ std::string folder_of_ranks() {
   const auto folder = std::filesystem::current_path(error);
   if (!error) return folder.string();
   throw InvalidArgument(
-      fmt::format("-H: the folder that this command was started in, where the ranks would start, is not there any "
-                  "more: {}; change to another",
+      fmt::format("-H: the folder that this command was started in, and in which the ranks would start, has been "
+                  "removed: {}; change to another folder",
                   errno_text(error.value())));
 }
 
@@ -108,7 +110,8 @@ std::vector<std::string> travelling_variables(const RunOptions& options, const E
     } else if (known != environment.variables().end()) {
       chosen.set(name, known->second);
     } else {
-      throw InvalidArgument(fmt::format("-x {}: it is not set here; set it, or give -x {}=VALUE", name, name));
+      throw InvalidArgument(
+          fmt::format("-x {}: the variable is not set here; set it, or give -x {}=VALUE", name, name));
     }
   }
   std::vector<std::string> result;

@@ -232,9 +232,9 @@ bool HostOfSeveral::joins_again() {
     const auto* gone = std::get_if<StoreGone>(&news);
     if (gone != nullptr && gone->is_expelled) parts_.console.message(std::string(kStoodStill));
   }
-  parts_.console.message(fmt::format("joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
-                                     options_.endpoint.to_string(),
-                                     std::chrono::duration<double>(options_.rdzv_timeout).count()));
+  parts_.console.message(
+      fmt::format("this host is joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
+                  options_.endpoint.to_string(), std::chrono::duration<double>(options_.rdzv_timeout).count()));
   return true;
 }
 

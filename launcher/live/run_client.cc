@@ -103,14 +103,15 @@ FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name) {
     if (run.run_id.starts_with(name) && is_another) fitting.push_back(run);
   }
   if (fitting.size() == 1) return fitting.front();
-  if (fitting.empty() && name.empty()) throw Error("no run of this user is on this host");
+  if (fitting.empty() && name.empty())
+    throw Error("no run of this user is on this host; start one with lockstep run, or look on the job's other hosts");
   if (fitting.empty()) {
     throw Error(fmt::format("no run of this user on this host begins with '{}'; lockstep ps shows those there are",
                             printable(name)));
   }
   const std::string several = joined(fitting, describe_found, " or ", 8);
   if (name.empty()) throw Error(fmt::format("which run? {}; name one", several));
-  throw Error(fmt::format("'{}' may be {}; give more of the one that is meant", printable(name), several));
+  throw Error(fmt::format("'{}' may be {}; give more of the run id that is meant", printable(name), several));
 }
 
 FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name) {
@@ -129,12 +130,14 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request) {
     const Deadline deadline = Deadline::after(kAnswerLimit);
     UniqueFd fd = net::unix_connect_abstract(run.socket, deadline);
     if (net::peer_credentials(fd.get()).uid != geteuid()) {
-      throw Error(fmt::format("{}: another user's process has its place", describe_found(run)));
+      throw Error(fmt::format("{}: a process of another user answers in its place; end this run, and start it again",
+                              describe_found(run)));
     }
     net::send_all(fd.get(), encode(request), deadline);
     return fd;
   } catch (const Timeout&) {
-    throw Error(fmt::format("{} has ended, or does not answer", describe_found(run)));
+    throw Error(
+        fmt::format("{} has ended, or does not answer; lockstep ps shows the runs that answer", describe_found(run)));
   }
 }
 

@@ -168,7 +168,8 @@ bool is_taken(store::Store& store, const RankMap& hosts, int node_rank, const st
     return give_traces(store, node_rank, folder, files_of(traces),
                        {.deadline = Deadline::after(kGiving), .is_called_off = is_called_off, .look = look});
   } catch (const Error& error) {
-    console.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
+    console.message(fmt::format(
+        "node rank 0 has not taken the traces of this host: {}; their timeline is written on this host", error.what()));
     return false;
   }
 }
@@ -183,7 +184,10 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
   const auto is_called_off = [&] {
     if (signal) return true;
     signal = signals.take_end();
-    if (signal) console.message(fmt::format("{}: traces are not waited for any more", signal_name(*signal)));
+    if (signal)
+      console.message(fmt::format(
+          "{}: this launcher waits for no more traces of other hosts, and the timeline may lack their ranks",
+          signal_name(*signal)));
     return signal.has_value();
   };
   try {
@@ -199,7 +203,7 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
       write_traces(traces, file, console);
     }
   } catch (const Error& error) {
-    console.message(fmt::format("no timeline in {}: {}", file, error.what()));
+    console.message(fmt::format("no timeline was written to {}: {}", file, error.what()));
   }
   if (options.log_dir.empty()) remove_empty_folders(trace_folder({}, options.trace));
   return signal;

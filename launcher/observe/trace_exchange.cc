@@ -82,7 +82,10 @@ void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own
       if (!take_of(node, *offer, folder, own, limits)) return;
       hosts_[static_cast<std::size_t>(node)].is_there = true;
     } catch (const Timeout&) {
-      log_warn("the traces of the host with node rank {} did not come", node);
+      log_warn(
+          "the traces of the host with node rank {} did not come, so the timeline lacks its ranks; look in that host's "
+          "--log-dir",
+          node);
     }
   }
 }

@@ -155,8 +155,10 @@ void Console::drain(Sink& target) {
       target.lost = error != EPIPE;
       target.pending.clear();
       if (&target == &out_) {
-        message(fmt::format("stdout can't be written: {}; what the ranks print there is lost from here on",
-                            errno_text(error)));
+        message(
+            fmt::format("stdout can't be written: {}; what the ranks print there is lost from here on, so give "
+                        "--log-dir to keep it",
+                        errno_text(error)));
       }
       return;
     }

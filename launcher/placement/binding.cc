@@ -120,7 +120,8 @@ Processors allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) {
-    throw SystemError("--bind: sched_getaffinity, for at most 1024 processors", errno);
+    throw SystemError("--bind: can't ask for the processors that this command may use (at most 1024)", errno,
+                      "give --bind none");
   }
   Processors processors;
   for (int i = 0; i < CPU_SETSIZE; ++i) {
@@ -151,8 +152,8 @@ std::vector<RankBinding> bind_ranks(Binding binding, const Topology& topology, i
   if (binding == Binding::none) return {};
   if (binding == Binding::core && topology.cores.size() < count) {
     throw InvalidArgument(
-        fmt::format("--bind core: {} ranks, and {} cores that this command may use; start at most so many, or "
-                    "give --bind none",
+        fmt::format("--bind core: {} ranks need a core each, but this command may use {} cores; start at most so many, "
+                    "or give --bind none",
                     ranks, topology.cores.size()));
   }
   const auto& parts = binding == Binding::core ? topology.cores : topology.nodes;

@@ -47,14 +47,15 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
       index = static_cast<std::size_t>(*parse_int(entry));
       if (*index >= seen.size()) {
         throw InvalidArgument(fmt::format(
-            "{}: there is no GPU {} here{}; there are {}", flag, entry,
+            "{}: there is no GPU {} here{}; there are {}: give some of these", flag, entry,
             inherited ? fmt::format(" (CUDA_VISIBLE_DEVICES='{}' counts)", *inherited) : "", list_of(seen)));
       }
     } else if (entry.starts_with("GPU-") && !seen.empty() && !seen.front().uuid.empty()) {
       index = find_uuid(entry, seen);
       if (!index)
         throw InvalidArgument(
-            fmt::format("{}: {} is not one GPU of those here; there are {}", flag, entry, list_of(seen)));
+            fmt::format("{}: {} names no GPU of this host, or several; there are {}: give some of these", flag, entry,
+                        list_of(seen)));
     }
     // CUDA requires one form in all entries. An entry of CUDA_VISIBLE_DEVICES itself has the right form: for a slice of
     // a GPU (MIG) the driver reports the UUID with the prefix GPU-, but accepts it only with MIG-.

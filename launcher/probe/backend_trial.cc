@@ -49,8 +49,10 @@ void all_reduce_once(const Backend& backend, const GroupContext& context) {
   const auto wanted = static_cast<float>(total);
   for (const float value : values) {
     if (value == wanted) continue;
-    throw Mismatch(fmt::format("an all-reduce over {} ranks gave {} instead of {}; this build is broken here", world,
-                               value, wanted));
+    throw Mismatch(
+        fmt::format("an all-reduce over {} ranks gave {} instead of {}, so this build is broken here; report this line "
+                    "with the output of 'lockstep doctor'",
+                    world, value, wanted));
   }
 }
 

@@ -184,7 +184,10 @@ void Guardian::tell(pid_t word) const {
   const auto bytes = uninterrupted([&] { return write(pipe_.get(), &word, sizeof word); });
   // A killed guardian does not read (SIGPIPE is ignored); the launcher has reported its death.
   if (bytes != sizeof word && errno != EPIPE) {
-    log_error("write to the guardian process {}: {}", pid_, errno_text(errno));
+    log_error(
+        "can't write to the guardian process {}: {}; if this launcher is killed now, some ranks may live on: end them "
+        "by hand",
+        pid_, errno_text(errno));
   }
 }
 

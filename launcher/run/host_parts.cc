@@ -126,7 +126,8 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
   for (const auto& line : unknown_variables(environment)) console.message(line);
   if (!options.oversubscribe_gpu) return;
   console.message(
-      "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");
+      "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed; leave "
+      "the flag out to train");
   for (const auto& line : variables_that_win(environment)) console.message(line);
 }
 

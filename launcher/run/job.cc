@@ -423,8 +423,10 @@ int Job::conclude() {
 int Job::report_leftovers() {
   int code = 0;
   for (const auto& entry : tree_.members()) {
-    console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
-                                 entry.name, RankEnding::kUnkillableLimit.count()));
+    console_.message(
+        fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device; look at the kernel's "
+                    "log (dmesg), and reset the device or the host",
+                    entry.pid, entry.name, RankEnding::kUnkillableLimit.count()));
     code = kExitInternal;
   }
   if (const auto lost = describe_lost_output(ranks_, options_.output->describe_lost()); !lost.empty()) {

@@ -68,8 +68,9 @@ bool RankEnding::someone_saves() {
     if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
     if (!handles_sigterm(process.pid)) continue;
     if (!std::exchange(has_said_who_saves_, true)) {
-      console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s (--stop-timeout)",
-                                   process.rank, std::chrono::duration<double>(options_.stop_timeout).count()));
+      console_.message(fmt::format(
+          "rank {} handles SIGTERM, and may be saving, so this launcher gives it {} s to end (--stop-timeout)",
+          process.rank, std::chrono::duration<double>(options_.stop_timeout).count()));
     }
     return true;
   }

@@ -27,19 +27,21 @@ std::string folder(const Environment& environment) {
 SecretFile::SecretFile(const store::Secret& secret, const Environment& environment)
     : path_(folder(environment) + "/lockstep-store-XXXXXX") {
   const UniqueFd fd(mkostemp(path_.data(), O_CLOEXEC));  // mode 0600; never an existing file
-  if (!fd) throw SystemError(fmt::format("make the file {} for the secret", path_), errno);
+  if (!fd)
+    throw SystemError(fmt::format("can't make the file {} for the secret", path_), errno,
+                      "set TMPDIR to a folder that can be written");
   const std::string text = secret.hex() + "\n";
   const auto written = write(fd.get(), text.data(), text.size());
   if (written != static_cast<ssize_t>(text.size())) {
     const int error = written < 0 ? errno : ENOSPC;
     unlink(path_.c_str());
-    throw SystemError(fmt::format("write the secret to {}", path_), error);
+    throw SystemError(fmt::format("can't write the secret to {}", path_), error);
   }
 }
 
 SecretFile::~SecretFile() {
   if (unlink(path_.c_str()) != 0 && errno != ENOENT) {
-    log_warn("remove {}: {}; its secret opens nothing any more", path_, errno_text(errno));
+    log_warn("can't remove {}: {}; remove it by hand (its secret opens nothing any more)", path_, errno_text(errno));
   }
 }
 

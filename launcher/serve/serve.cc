@@ -99,8 +99,9 @@ std::string served_name(const std::string& host, bool has_secret) {
   if (!found.is_name || !found.is_here || host.empty() || net::is_localhost(host)) return {};
   if (has_secret) return host;
   if (!net::faces_others(net::interfaces_of_this_host(), found.address)) {
-    log_warn("--host: {} is {} on this host, where clients of other hosts don't come; give an address that they know",
-             host, found.address);
+    log_warn(
+        "--host: {} is {} on this host, which clients of other hosts can't reach; give an address that they can reach",
+        host, found.address);
   }
   return {};
 }
@@ -171,8 +172,10 @@ int serve(const ServeOptions& options) {
   if (!name.empty()) server_options.listen.host.clear();
   const store::TcpStoreServer server(server_options);
   if (!options.authenticate) {
-    log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
-             server.address().to_string());
+    log_warn(
+        "--store-auth off: whoever reaches {} may read, change and stop what runs through it; give --store-auth on "
+        "unless the network is trusted",
+        server.address().to_string());
   }
   write_to_stdout(
       announcement(server.address(), reachable(server.address(), name, environment), key, server_options.run_id) +

@@ -94,7 +94,8 @@ std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_
       write_file(of_start, json);
       write_file(path, json);
     } catch (const Error& error) {
-      console.message(fmt::format("the verdict is not in {}: {}", path, error.what()));
+      console.message(fmt::format("the verdict could not be written to {}: {}; make room, or give another --log-dir",
+                                  path, error.what()));
     }
   };
 }

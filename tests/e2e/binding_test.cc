@@ -80,7 +80,7 @@ TEST(Bind, WithinTheProcessorsOfTheCommand) {
   EXPECT_EQ(result.out, "[rank 0] on " + last + ", threads 1\n");
   const auto refused = run(joined({"taskset", "-c", last}, tell({"-n", "2", "--bind", "core"})));
   EXPECT_EQ(refused.exit_code, 2);
-  expect_text(refused.err, {"--bind core: 2 ranks, and 1 cores that this command may use"});
+  expect_text(refused.err, {"--bind core: 2 ranks need a core each, but this command may use 1 cores"});
 }
 
 TEST(Bind, NodesAreSharedByMoreRanks) {

@@ -517,7 +517,7 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "--hostfile", "/dev/zero", "true"}, 2, "'/dev/zero' is a device, and must be a regular file"},
       {{"run", "-n", "1", "--trace", "/dev/null", "true"}, 2, "'/dev/null' is a device"},
       {{"run", "--ranks", "1,7", "-n", "2", "true"}, 2, "--ranks 1,7: the job has 2 ranks, from 0 to 1"},
-      {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks, and "},
+      {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks need a core each, but "},
       {{"logs", "run-of-nobody"}, 1, "no run of this user on this host begins with 'run-of-nobody'"},
       {{"stop", "run-of-nobody"}, 1, "lockstep stop: no run of this user"},
       {{"frobnicate"}, 2, "frobnicate"},

@@ -56,7 +56,7 @@ TEST(FirstSlots, FillTheHostsInOrder) {
   EXPECT_EQ(first_slots(hosts, 6), hosts);
   EXPECT_EQ(first_slots(hosts, 4), (Hosts{{"a", 2}, {"b", 2}}));
   EXPECT_EQ(first_slots(hosts, 1), (Hosts{{"a", 1}}));
-  EXPECT_THAT(error_of([&] { first_slots(hosts, 7); }), HasSubstr("the hosts have 6 slots together"));
+  EXPECT_THAT(error_of([&] { first_slots(hosts, 7); }), HasSubstr("the hosts have only 6 slots together"));
   EXPECT_THAT(error_of([] { first_slots({{"a", {}}}, 1); }), HasSubstr("the slots of host a are not said"));
 }
 

@@ -109,7 +109,8 @@ TEST(ChooseRun, TakesAPrefixOfOneRun) {
   expect_text(error_of<Error>([&] { choose_run(runs, "x\n"); }), {"no run of this user", "'x '", "lockstep ps"});
   expect_text(error_of<Error>([&] { choose_run({}, "run"); }), {"no run of this user"});
   // Nobody is named: the only one.
-  expect_text(error_of<Error>([&] { choose_run({}, ""); }), {"no run of this user is on this host"});
+  expect_text(error_of<Error>([&] { choose_run({}, ""); }),
+              {"no run of this user is on this host; start one with lockstep run, or look on the job's other hosts"});
   expect_text(error_of<Error>([&] { choose_run(runs, ""); }), {"which run? run-ab1 (pid 1) or ", "; name one"});
   EXPECT_EQ(choose_run({runs.front()}, "").pid, runs.front().pid);
 }
