@@ -41,7 +41,8 @@ void write_file(const std::string& path, std::string_view text, checkpoint::Atom
 UniqueFd open_pidfd(pid_t pid) {
   const auto fd = syscall(SYS_pidfd_open, pid, 0);  // always close-on-exec
   if (fd < 0 && errno == ESRCH) return {};
-  if (fd < 0) throw SystemError("pidfd_open (needs Linux 5.3, and a container that allows it)", errno);
+  if (fd < 0)
+    throw SystemError("can't watch a process with pidfd_open (needs Linux 5.3, and a container that allows it)", errno);
   return UniqueFd(static_cast<int>(fd));
 }
 

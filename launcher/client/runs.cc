@@ -74,7 +74,9 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
       if (!has_begun) {
         if (launcher.input().size() < kLogsHeader.size()) continue;
         if (!launcher.input().starts_with(kLogsHeader)) {
-          throw Error(fmt::format("{} answers otherwise than expected; use the lockstep that started it", run.run_id));
+          throw Error(fmt::format(
+              "{} sends an answer that this lockstep can't read; use the version of lockstep that started the run",
+              run.run_id));
         }
         launcher.consume(kLogsHeader.size());
         has_begun = true;

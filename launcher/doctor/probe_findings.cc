@@ -101,7 +101,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     const auto version = answer.json.at("lockstep").get<std::string>();
     if (version != LOCKSTEP_VERSION) {
       throw InvalidArgument(fmt::format(
-          "it is of version {}, but this launcher is of version {}; install the same lockstep on every host", version,
+          "lockstep-probe is of version {}, but this launcher is of version {}; install both from one build", version,
           LOCKSTEP_VERSION));
     }
     add_backends(answer.json, answer.findings);

@@ -65,7 +65,9 @@ MakeCommand add_doctor_flags(FlagTable& flags) {
     flags.read();
     check_hosts(flags, options->run);
     if (!flags.text("--rdzv-endpoint").empty() && !options->run.starts_launchers()) {
-      refuse("--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
+      refuse(
+          "--rdzv-endpoint is for hosts that -H or --hostfile names; give -H or --hostfile, or leave --rdzv-endpoint "
+          "out");
     }
     for (const std::string flag : {"-H", "--hostfile", "--rsh", "--rdzv-endpoint"}) {
       const std::string text = flags.text(flag);
@@ -199,7 +201,9 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   add(app, "logs", add_runs_flags<What::logs>);
   add(app, "stop", add_runs_flags<What::stop>);
   const FlagTable& store = add(app, "store", [](FlagTable&) {
-    return []() -> Command { refuse("the command is incomplete; use lockstep store serve, see its --help"); };
+    return []() -> Command {
+      refuse("the command lockstep store is incomplete; use lockstep store serve, see its --help");
+    };
   });
   add(store.app(), "serve", add_serve_flags);
 

@@ -17,8 +17,8 @@ namespace {
 int slots_of(std::string_view text, const std::string& where) {
   const auto slots = parse_count(text, kMaxRanks);
   if (!slots) {
-    throw InvalidArgument(
-        fmt::format("{}: '{}' is not a number of slots; give 1 to {}", where, printable(text), kMaxRanks));
+    throw InvalidArgument(fmt::format("{}: '{}' is not a number of slots; give a number from 1 to {}", where,
+                                      printable(text), kMaxRanks));
   }
   return static_cast<int>(*slots);
 }
@@ -94,7 +94,8 @@ std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view pa
       const auto name = words[i].substr(0, equals);
       if (equals == words[i].npos || (name != "slots" && name != "max_slots" && name != "max-slots")) {
         throw InvalidArgument(
-            fmt::format("{}: '{}' is not known; give each host a line 'HOST slots=N'", where, printable(words[i])));
+            fmt::format("{}: '{}' is not a known setting of a host; give each host a line 'HOST slots=N'", where,
+                        printable(words[i])));
       }
       const int value = slots_of(words[i].substr(equals + 1), where);
       if (name == "slots") slots = value;

@@ -302,7 +302,10 @@ void check_together(const FlagTable& flags, RunOptions& options) {
   set_endpoint(flags, options);
   const std::string tee = flags.text("--tee");
   if ((options.tee.out || options.tee.err) && options.log_dir.empty()) {
-    refuse("--tee {} shows here what goes to the files of --log-dir; give --log-dir DIR", tee);
+    refuse(
+        "--tee {} shows here what goes to the files of --log-dir, which is not given; give --log-dir DIR, or leave "
+        "--tee out",
+        tee);
   }
   if (!options.shown_ranks.is_all() && tee.empty()) options.tee = {.out = true, .err = true};
 }
@@ -313,8 +316,8 @@ std::vector<std::string> program_of(const CLI::App& app, const std::vector<std::
   auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (words.empty() && mark != arguments.end()) ++mark;  // a "--" after PROGRAM is the program's
   if (!words.empty() && words.front().size() > 1 && words.front().front() == '-') {
-    refuse("unknown flag {}; see lockstep run --help all (flags of the program come after it){}", words.front(),
-           flag_meant(app, words.front()));
+    refuse("unknown flag {}; see lockstep run --help all (give flags of the program after the program){}",
+           words.front(), flag_meant(app, words.front()));
   }
   words.insert(words.end(), mark, arguments.end());
   return words;
@@ -326,9 +329,10 @@ void check_hosts(const FlagTable& flags, RunOptions& options) {
   const bool has_list = !flags.text("-H").empty();
   if (!has_list && options.hostfile.empty()) {
     if (options.rsh.empty() && options.exported.empty()) return;
-    refuse("--rsh and -x are for hosts that -H or --hostfile names; give one of these");
+    refuse("--rsh and -x are for hosts that -H or --hostfile names; give -H or --hostfile, or leave --rsh and -x out");
   }
-  if (has_list && !options.hostfile.empty()) refuse("-H and --hostfile both name the hosts; give one of them");
+  if (has_list && !options.hostfile.empty())
+    refuse("-H and --hostfile both name the hosts of the job; give only one of the two");
   if (!flags.text("--nnodes").empty() || !flags.text("--node-rank").empty()) {
     refuse("-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank");
   }

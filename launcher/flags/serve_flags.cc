@@ -51,8 +51,8 @@ void fit_together(store::TcpStoreServerOptions& server) {
   const std::size_t largest = limits.max_key_bytes + limits.max_value_bytes;
   if (largest < limits.max_key_bytes || largest > server.max_stored_bytes) {
     refuse(
-        "--max-memory {}: one key of {} and value of {} bytes would not fit; raise it, or lower --max-key and "
-        "--max-value",
+        "--max-memory {}: one key of {} and value of {} bytes would not fit; raise --max-memory, or lower --max-key "
+        "and --max-value",
         server.max_stored_bytes, limits.max_key_bytes, limits.max_value_bytes);
   }
   if (2 * largest + kLengthsAndCounts > server.max_client_bytes || server.max_client_bytes > server.max_held_bytes) {

@@ -146,7 +146,8 @@ std::unique_ptr<AgentLink> join_agents(const RunOptions& options, const Environm
   } catch (const Timeout& error) {
     throw not_reached(error.what());
   } catch (const StoreError& error) {
-    throw StoreError(fmt::format("host {} can't join the job: {}", host_name(), error.what()));
+    throw StoreError(fmt::format("host {} can't join the job: {}; look also at what the launcher of node rank 0 wrote",
+                                 host_name(), error.what()));
   }
 }
 

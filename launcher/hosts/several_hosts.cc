@@ -153,7 +153,8 @@ JobPlan HostOfSeveral::meet() {
                                             .master_port = contract.master_port,
                                             .torch_store = contract.torch_store});
   } catch (const StoreError& error) {
-    throw StoreError(fmt::format("host {} can't join the job: {}", host_name(), error.what()));
+    throw StoreError(fmt::format("host {} can't join the job: {}; look also at what the launcher of node rank 0 wrote",
+                                 host_name(), error.what()));
   }
 }
 

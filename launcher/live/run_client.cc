@@ -111,7 +111,8 @@ FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name) {
   }
   const std::string several = joined(fitting, describe_found, " or ", 8);
   if (name.empty()) throw Error(fmt::format("which run? {}; name one", several));
-  throw Error(fmt::format("'{}' may be {}; give more of the run id that is meant", printable(name), several));
+  throw Error(fmt::format("'{}' may be {}: several runs begin so; give more of the run id that is meant",
+                          printable(name), several));
 }
 
 FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name) {

@@ -117,8 +117,8 @@ std::vector<TraceFile> files_of(const RunTraces& traces) {
 void write_traces(const RunTraces& traces, const std::string& file, Console& console) {
   if (traces.traces.empty()) {
     console.message(
-        fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no "
-                    "room",
+        fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no room; "
+                    "call it in the program, or make room",
                     file));
     return;
   }
@@ -185,9 +185,9 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
     if (signal) return true;
     signal = signals.take_end();
     if (signal)
-      console.message(fmt::format(
-          "{}: this launcher waits for no more traces of other hosts, and the timeline may lack their ranks",
-          signal_name(*signal)));
+      console.message(
+          fmt::format("{}: traces are not waited for any more, so the timeline may lack ranks of other hosts",
+                      signal_name(*signal)));
     return signal.has_value();
   };
   try {
@@ -197,13 +197,15 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
       write_of_all_hosts(*store, hosts, folder, file, is_called_off, console);
     } else if (const RunTraces traces = read_traces(folder, own);
                store != nullptr && is_taken(*store, hosts, node_rank, folder, traces, is_called_off, console)) {
-      console.message(fmt::format("the timeline of this host's ranks is in that of {}", describe_host(hosts, 0)));
+      console.message(fmt::format("the timeline of this host's ranks is in the file that the launcher of {} writes",
+                                  describe_host(hosts, 0)));
     } else {
       file = timeline_file(options.trace, hosts.size(), node_rank);
       write_traces(traces, file, console);
     }
   } catch (const Error& error) {
-    console.message(fmt::format("no timeline was written to {}: {}", file, error.what()));
+    console.message(fmt::format("no timeline was written to {}: {}; make room there, or give another --trace FILE",
+                                file, error.what()));
   }
   if (options.log_dir.empty()) remove_empty_folders(trace_folder({}, options.trace));
   return signal;

@@ -120,8 +120,9 @@ Processors allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) {
-    throw SystemError("--bind: can't ask for the processors that this command may use (at most 1024)", errno,
-                      "give --bind none");
+    throw SystemError(
+        "--bind: can't ask which processors this command may use, of at most 1024 (give --bind none to start without)",
+        errno);
   }
   Processors processors;
   for (int i = 0; i < CPU_SETSIZE; ++i) {

@@ -65,8 +65,9 @@ Gpus find_gpus(const std::string& proc_folder, const std::string& dev_folder, co
 RankCount choose_ranks(const RunOptions& options, const Gpus& gpus, int cores) {
   const auto number = parse_int(options.nproc_per_node);
   if (number && options.ranks && *number != *options.ranks) {
-    throw InvalidArgument(fmt::format("-n {} and --nproc-per-node {} disagree, and there is one host; give one of them",
-                                      *options.ranks, *number));
+    throw InvalidArgument(fmt::format(
+        "-n {} and --nproc-per-node {} disagree, but on one host both say the number of ranks; give one of them",
+        *options.ranks, *number));
   }
   if (options.ranks) return {*options.ranks, {}};
   if (number) return {static_cast<int>(*number), {}};

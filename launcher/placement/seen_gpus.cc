@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kLimit{60};
 std::string probe_path() {
   std::error_code error;
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw SystemError("read /proc/self/exe (is /proc mounted, without subset=pid?)", error.value());
+  if (error) throw SystemError("can't read /proc/self/exe (mount /proc, without subset=pid)", error.value());
   return own.parent_path() / "lockstep-probe";
 }
 

@@ -50,7 +50,8 @@ class Nvml {
   void load(Function& function, const char* name) {
     function = reinterpret_cast<Function>(::dlsym(library_, name));
     if (function == nullptr) {
-      throw BackendUnavailable(fmt::format("the GPUs' use: NVML has no {}; install driver 510 or newer", name));
+      throw BackendUnavailable(fmt::format(
+          "the GPUs' use can't be read: NVML has no function {}; install NVIDIA's driver 510 or newer", name));
     }
   }
 

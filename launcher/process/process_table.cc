@@ -41,7 +41,7 @@ std::vector<ProcessEntry> process_table() {
     if (!pid) continue;
     if (auto found = process_entry(static_cast<pid_t>(*pid))) table.push_back(std::move(*found));
   }
-  if (error) throw SystemError("read the folder /proc (is it mounted?)", error.value());
+  if (error) throw SystemError("can't read the folder /proc (mount it, if it is not mounted)", error.value());
   return table;
 }
 

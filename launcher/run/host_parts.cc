@@ -74,7 +74,8 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
           job.contract.run_id, [] { kill(getpid(), SIGTERM); }, parts.output->recent());
     }
   } catch (const SystemError& error) {
-    parts.console.message(fmt::format("lockstep ps, top, logs and stop can't reach this run: {}", error.what()));
+    parts.console.message(fmt::format(
+        "lockstep ps, top, logs and stop can't reach this run, which continues without them: {}", error.what()));
     return;
   }
   parts.server->set_run(facts_of(options, job), job.members, job.ask_for_stacks);

@@ -42,9 +42,8 @@ void RankEnding::ask_to_stop() {
   }
   if (!has_heard) {
     console_.message(
-        "the ranks here do not handle SIGTERM (stop_on_signals()), so they continue; a host that has come waits for "
-        "the "
-        "next start");
+        "the ranks here do not handle SIGTERM (stop_on_signals()), so they continue, and a host that has come waits "
+        "for the next start; call stop_on_signals() in the program to let ranks stop for new hosts");
   }
 }
 

@@ -28,8 +28,9 @@ SecretFile::SecretFile(const store::Secret& secret, const Environment& environme
     : path_(folder(environment) + "/lockstep-store-XXXXXX") {
   const UniqueFd fd(mkostemp(path_.data(), O_CLOEXEC));  // mode 0600; never an existing file
   if (!fd)
-    throw SystemError(fmt::format("can't make the file {} for the secret", path_), errno,
-                      "set TMPDIR to a folder that can be written");
+    throw SystemError(
+        fmt::format("can't make the file {} for the secret (set TMPDIR to a folder that can be written)", path_),
+        errno);
   const std::string text = secret.hex() + "\n";
   const auto written = write(fd.get(), text.data(), text.size());
   if (written != static_cast<ssize_t>(text.size())) {

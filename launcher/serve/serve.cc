@@ -88,7 +88,8 @@ std::size_t clients_that_fit(const ServeOptions& options) {
   if (wanted <= room) return wanted;
   if (!options.max_clients_given) return room;
   throw InvalidArgument(
-      fmt::format("--max-clients {}: the limit of open files has room for {}; raise it with ulimit -Hn, or give less",
+      fmt::format("--max-clients {}: the limit of open files has room for only {} clients; raise the limit with ulimit "
+                  "-Hn, or give a smaller --max-clients",
                   wanted, room));
 }
 

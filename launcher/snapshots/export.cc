@@ -21,7 +21,8 @@ std::vector<fs::path> export_items(const fs::path& snapshot, const fs::path& fol
   const checkpoint::FoundSnapshot found = checkpoint::open_snapshot(snapshot);
   checkpoint::verify_snapshot(found);
   if (!checkpoint::names_in(folder).empty()) {
-    throw InvalidArgument(fmt::format("'{}' is not empty; give a new folder for the files", folder.string()));
+    throw InvalidArgument(
+        fmt::format("the folder '{}' to export into is not empty; give a new folder for the files", folder.string()));
   }
   checkpoint::make_folders(folder);
   checkpoint::SnapshotFiles files(found.path);

@@ -51,7 +51,7 @@ void verify_all(std::vector<FoundSnapshot>& snapshots) {
 Listing list_folder(const fs::path& folder, bool verify) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    throw InvalidArgument(fmt::format("'{}' is not a folder{}; give that of the job's Snapshots", folder.string(),
+    throw InvalidArgument(fmt::format("'{}' is not a folder{}; give the folder of the job's Snapshots", folder.string(),
                                       error ? ": " + error.message() : ""));
   }
   Listing listing{.folder = folder, .is_verified = verify, .snapshots = checkpoint::list_snapshots(folder)};

@@ -179,8 +179,11 @@ struct MappedFile::Mapping {
     bytes = static_cast<std::size_t>(status.st_size);
     data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
     if (data == MAP_FAILED) {
-      throw SystemError(fmt::format("the dataset '{}': can't map its {} bytes into memory", path.string(), bytes),
-                        errno);
+      throw SystemError(
+          fmt::format(
+              "the dataset '{}': can't map its {} bytes into memory (raise the limit on address space, ulimit -v)",
+              path.string(), bytes),
+          errno);
     }
   }
   ~Mapping() { ::munmap(data, bytes); }

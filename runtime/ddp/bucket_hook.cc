@@ -124,7 +124,8 @@ void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& dead
     guarded(bucket, [&] { work.wait(deadline); });
     if (deadline.expired() && !is_done(bucket, work)) {
       throw Timeout(
-          fmt::format("communication hook '{}' has not completed ({}); the Work that it gives back must become done",
+          fmt::format("communication hook '{}' has not completed ({}); the Work that it gives back must become done: "
+                      "look at what the hook waits for",
                       hook_.name, deadline.progress()));
     }
   }
@@ -135,24 +136,29 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
   const std::int64_t started = group_->internals().last_sequence();
   const BufferView sum = guarded(bucket, finishes_[bucket]);
   const auto refuse = [&](const std::string& what) {
-    throw InvalidArgument(fmt::format("{} {}", named(bucket), what));
+    throw InvalidArgument(fmt::format("{}: {}", named(bucket), what));
   };
   if (group_->internals().last_sequence() != started) {
-    refuse("started a collective in HookedBucket::finish, which ranks reach at different times; start it in the hook");
+    refuse(
+        "the hook started a collective in HookedBucket::finish, which ranks reach at different times; start it in the "
+        "hook's own call");
   }
   if (sum.count != buffer.count || sum.dtype != buffer.dtype) {
-    refuse(fmt::format("gave back {} {}, but its bucket has {} {}; give back as many elements of the same dtype",
-                       sum.count, name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
+    refuse(
+        fmt::format("the hook gave back {} {}, but its bucket has {} {}; give back as many elements of the same dtype",
+                    sum.count, name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
   }
   comm::check_buffer(*group_, named(bucket), sum);
   if (sum.device != buffer.device) {
-    refuse(fmt::format("gave back memory on {}, but its bucket is on {}; give back the sum on the bucket's device",
-                       sum.device.str(), buffer.device.str()));
+    refuse(fmt::format(
+        "the hook gave back memory on {}, but its bucket is on {}; give back the sum on the bucket's device",
+        sum.device.str(), buffer.device.str()));
   }
   const auto* const bytes = static_cast<const std::byte*>(sum.data);
   const auto* const own = static_cast<const std::byte*>(buffer.data);
   if (bytes != own && bytes < own + buffer.bytes() && own < bytes + buffer.bytes()) {
-    refuse("gave back memory that overlaps the bucket's; give the bucket's own buffer, or memory apart from it");
+    refuse(
+        "the hook gave back memory that overlaps the bucket's; give the bucket's own buffer, or memory apart from it");
   }
   return sum;
 }

@@ -25,8 +25,10 @@ void tell(ProcessGroup& group, const Cause& cause) {
   try {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // the caller throws the rank's own failure instead of `error`
-    log_warn("this rank failed ({}) and could not tell the other ranks: {}; they end at their timeouts", cause.text,
-             error.what());
+    log_warn(
+        "this rank failed ({}) and could not tell the other ranks: {}; they end at their timeouts, so end them if they "
+        "still run",
+        cause.text, error.what());
     return;
   }
   barrier_before_throw(group);

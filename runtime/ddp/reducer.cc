@@ -310,10 +310,10 @@ void Reducer::Impl::keep_micro_batch() {
 void Reducer::Impl::require_turn(bool closes_step) const {
   if (closes_step == micro_batches->at_last()) return;
   throw InvalidArgument(
-      fmt::format("Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, was told {}; tell it to "
-                  "synchronise the last one, and no other",
+      fmt::format("Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, was told {}; give "
+                  ".synchronize = true for this rank's last micro-batch, and false for the others",
                   step(), finished_micro_batches, micro_batches->micro_batches_of_this_rank(),
-                  closes_step ? "to be synchronised" : "not to be synchronised"));
+                  closes_step ? ".synchronize = true" : ".synchronize = false"));
 }
 
 void Reducer::Impl::close_sum() {

@@ -13,7 +13,7 @@ void require_rank_of_group(const ProcessGroup& group, int rank, int world) {
   if (rank == group.rank() && world == group.size()) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: watch() got a sampler that reads for rank {} of {}, but this is rank {} of {}, so some "
-      "rows would be read by several ranks, or by none; construct it with the group's rank() and size()",
+      "rows would be read by several ranks, or by none; construct the sampler with the group's rank() and size()",
       rank, world, group.rank(), group.size()));
 }
 

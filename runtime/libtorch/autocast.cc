@@ -48,15 +48,15 @@ bool has_dtype(c10::DeviceType device, c10::ScalarType dtype) {
 
 c10::DeviceType checked(c10::DeviceType device, c10::ScalarType dtype) {
   if (!is_known(device)) {
-    throw InvalidArgument(fmt::format("Autocast: the device is {}, for which LibTorch " TORCH_VERSION
-                                      " has no autocast; give at::kCUDA or at::kCPU",
-                                      c10::DeviceTypeName(device, /*lower_case=*/true)));
+    throw InvalidArgument(
+        fmt::format("Autocast: the device is {}, for which LibTorch {} has no autocast; give at::kCUDA or at::kCPU",
+                    c10::DeviceTypeName(device, /*lower_case=*/true), TORCH_VERSION));
   }
   if (!has_dtype(device, dtype)) {
-    throw InvalidArgument(fmt::format("Autocast: the dtype is {}, in which LibTorch " TORCH_VERSION
-                                      " has no autocast for {}; give at::kBFloat16{}",
-                                      c10::toString(dtype), c10::DeviceTypeName(device, /*lower_case=*/true),
-                                      has_dtype(device, c10::kHalf) ? " or at::kHalf" : ""));
+    throw InvalidArgument(
+        fmt::format("Autocast: the dtype is {}, in which LibTorch {} has no autocast for {}; give at::kBFloat16{}",
+                    c10::toString(dtype), TORCH_VERSION, c10::DeviceTypeName(device, /*lower_case=*/true),
+                    has_dtype(device, c10::kHalf) ? " or at::kHalf" : ""));
   }
   return device;
 }

@@ -24,7 +24,7 @@ void CollectiveCall::refuse(std::string_view what) const {
 
 void CollectiveCall::check(const at::Tensor& tensor) const {
   if (!tensor.defined()) {
-    refuse("the tensor is undefined; give one, of 0 elements if this rank has none");
+    refuse("the tensor is undefined; give a tensor, of 0 elements if this rank has none");
   }
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     refuse(fmt::format("the tensor is {}, and must be dense; give its {}", describe(tensor),

@@ -200,7 +200,7 @@ variable_list CollectiveBackward::apply(variable_list&& gradients) {
   // same.
   const at::Tensor gradient = gradients[0].defined() ? gradients[0] : at::zeros(result_sizes, result_options);
   if (at::GradMode::is_enabled() && gradient.requires_grad()) {
-    call.refuse("its gradient can't be differentiated again; call backward() without create_graph");
+    call.refuse("the gradient of this call can't be differentiated again; call backward() without create_graph");
   }
   const at::NoGradGuard no_grad;
   if (!options.loss_weight) return {transpose(gradient)};

@@ -16,10 +16,10 @@ namespace {
 
 // A hook's result, in a form that can be read. The Reducer checks its size and dtype.
 at::Tensor readable(const at::Tensor& sum) {
-  if (!sum.defined()) throw InvalidArgument("it returned an undefined tensor; return the sum over the ranks");
+  if (!sum.defined()) throw InvalidArgument("the hook returned an undefined tensor; return the sum over the ranks");
   if (!dtype_of(sum.scalar_type())) {
     throw InvalidArgument(
-        fmt::format("it returned a tensor of {}, which can't be averaged; return a tensor of the bucket's dtype",
+        fmt::format("the hook returned a tensor of {}, which can't be averaged; return a tensor of the bucket's dtype",
                     c10::toString(sum.scalar_type())));
   }
   return sum.contiguous();

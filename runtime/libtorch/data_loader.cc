@@ -16,11 +16,12 @@ namespace lockstep::libtorch {
   if (options.drop_last()) {
     throw InvalidArgument(
         "DataLoader: drop_last of torch's options counts the rows of one rank, and would drop a batch on some ranks "
-        "only; give it to the sampler");
+        "only; give drop_last to the sampler instead");
   }
   if (!options.enforce_ordering()) {
     throw InvalidArgument(
-        "DataLoader: enforce_ordering is false, so that nobody knows which batches were handed out; leave it on");
+        "DataLoader: enforce_ordering is false, so that nobody knows which batches were handed out; leave "
+        "enforce_ordering on");
   }
   return options;
 }

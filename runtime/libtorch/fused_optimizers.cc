@@ -233,8 +233,8 @@ void check_tensors(Base& optimizer) {
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       const at::Tensor& parameter = parameters[k];
       const auto refuse = [&](std::string_view what, std::string_view remedy) {
-        throw InvalidArgument(
-            fmt::format("{}: {} (parameter {} of group {}); {}", Traits<Base>::kName, what, k, g, remedy));
+        throw InvalidArgument(fmt::format("{}: parameter {} of group {} can't be stepped, because {}; {}",
+                                          Traits<Base>::kName, k, g, what, remedy));
       };
       const auto check = [&](const char* what, const at::Tensor& tensor) {
         const bool is_dense = tensor.layout() == at::kStrided;
@@ -243,7 +243,7 @@ void check_tensors(Base& optimizer) {
                  "its step takes dense floating-point tensors: give this one to an optimizer of torch's");
         }
         if (tensor.sizes() != parameter.sizes() || tensor.device() != parameter.device()) {
-          refuse(fmt::format("a {} has sizes [{}] on {}, but its parameter [{}] on {}", what,
+          refuse(fmt::format("a {} has sizes [{}] on {}, but its parameter has [{}] on {}", what,
                              fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
                              parameter.device().str()),
                  "give both the same, and give a parameter that is changed its own optimizer");
@@ -252,7 +252,7 @@ void check_tensors(Base& optimizer) {
       check("parameter", parameter);
       if (!parameter.grad().defined()) continue;  // as most have none when shards are stepped bucket by bucket
       if (elements_share_memory(parameter)) {
-        refuse(fmt::format("elements of a parameter share memory (sizes [{}], strides [{}])",
+        refuse(fmt::format("elements of a parameter share memory (sizes [{}], strides [{}]), so they can't be updated",
                            fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")),
                "train its clone(at::MemoryFormat::Contiguous)");
       }

@@ -110,10 +110,10 @@ class KnownItem final : public SnapshotItem {
     if (shards == nullptr) return;
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       if (cut_of(parameter)->whole.is_contiguous()) return;
-      throw InvalidArgument(fmt::format(
-          "Snapshots: {} lies in another order than a file has it (channels last?), and its optimizer is in "
-          "shards of memory; keep it contiguous, or leave DdpOptions::shard out",
-          in_quotes(name)));
+      throw InvalidArgument(
+          fmt::format("Snapshots: {} lies in another order than a file has it (channels last?), so the shards of its "
+                      "optimizer can't be written; keep it contiguous, or leave DdpOptions::shard out",
+                      in_quotes(name)));
     });
   }
 
@@ -179,7 +179,8 @@ class KnownItem final : public SnapshotItem {
     for (const auto& [name, unused] : saved.tensors()) {
       if (!known.contains(name)) {
         throw InvalidArgument(
-            fmt::format("it has {}, which is not a state of {}; restore it into the type of optimizer that was saved",
+            fmt::format("the saved optimizer has {}, which is not a state of {}; restore it into the type of optimizer "
+                        "that was saved",
                         in_quotes(name), type_));
       }
     }
@@ -290,9 +291,9 @@ class KnownItem final : public SnapshotItem {
                                                  const std::tuple<double, double>&) {
     const auto pair = checkpoint::get_doubles(values, key);
     if (pair.size() != 2)
-      throw InvalidArgument(
-          fmt::format("the setting {} has {} numbers, and must have 2; the file is damaged: restore an older snapshot",
-                      in_quotes(key), pair.size()));
+      throw InvalidArgument(fmt::format(
+          "the saved setting {} has {} numbers, and must have 2; the file is damaged: restore an older snapshot",
+          in_quotes(key), pair.size()));
     return {pair[0], pair[1]};
   }
 
@@ -326,9 +327,9 @@ class KnownItem final : public SnapshotItem {
       }
     });
     if (!there.empty() && !missing.empty()) {
-      throw InvalidArgument(
-          fmt::format("it has {} and lacks {}, but a state must be complete; restore a snapshot of the same parameters",
-                      in_quotes(there.front()), in_quotes(missing.front())));
+      throw InvalidArgument(fmt::format(
+          "the saved state of a parameter has {} and lacks {}, but must be complete; restore another snapshot",
+          in_quotes(there.front()), in_quotes(missing.front())));
     }
   }
 

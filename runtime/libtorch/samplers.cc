@@ -136,8 +136,8 @@ State::Make sampler_of_order(const EpochOrder& order, int rank, int world, const
   return [=](std::int64_t length, std::int64_t rows) -> std::unique_ptr<data::Sampler> {
     if (length == order.size()) return std::make_unique<Sampler>(order, rank, world, with_rows(options, rows));
     throw InvalidArgument(fmt::format(
-        "sampler: reset to {} samples was called, but the order has {}; make a sampler anew for another dataset",
-        length, order.size()));
+        "sampler: reset to {} samples was called, but the order has {}; make a new sampler for another dataset", length,
+        order.size()));
   };
 }
 

@@ -320,8 +320,8 @@ void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<
   find_exchanges(module, group, "", exchanges, members);
   if (!members.empty()) {
     throw InvalidArgument(
-        fmt::format("convert_sync_batch_norm: {} outside torch::nn::Sequential, in members that C++ can't "
-                    "exchange; declare them as lockstep::libtorch::SyncBatchNorm",
+        fmt::format("convert_sync_batch_norm: {} can't be exchanged, since only norms in a torch::nn::Sequential can; "
+                    "declare these members as lockstep::libtorch::SyncBatchNorm",
                     fmt::join(members, ", ")));
   }
   for (const Exchange& it : exchanges) {

@@ -82,7 +82,7 @@ OnStream::~OnStream() {
   } catch (const std::exception& error) {
     log_error(
         "LibTorch: the group could not return to its own stream after this call, and stays in the call's stream: {}; "
-        "later calls may wait for each other",
+        "look whether the GPU still works (nvidia-smi, dmesg)",
         error.what());
   }
 }

@@ -83,8 +83,8 @@ std::vector<ParameterSpec> TrainedModule::sort_parameters() {
   }
   if (parameters_.empty()) {
     throw InvalidArgument(
-        "DistributedDataParallel: the module has no parameter that requires a gradient; register one first, or "
-        "train without it");
+        "DistributedDataParallel: the module has no parameter that requires a gradient; register one first, or train "
+        "without DistributedDataParallel");
   }
   refuse_wrapped_twice();
   return specs;
@@ -199,7 +199,8 @@ void TrainedModule::refuse_changed() {
     if (norm->is_joined()) continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: the SyncBatchNorm '{}' was added to the module after it was wrapped, and "
-                    "knows neither its group nor the weight of this rank's loss; convert first, then wrap",
+                    "knows neither its group nor the weight of this rank's loss; call convert_sync_batch_norm first, "
+                    "then wrap the module",
                     name));
   }
   std::unordered_set<const void*> known;

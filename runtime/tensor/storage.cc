@@ -22,8 +22,10 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t bytes, DeviceId device) {
   try {
     if (bytes > 0) data = cpu::allocate(bytes);
   } catch (const std::bad_alloc&) {
-    throw SystemError(fmt::format("can't allocate {} bytes for a tensor on {}", bytes, device.str()), ENOMEM,
-                      "take smaller batches, or free memory of this host");
+    throw SystemError(
+        fmt::format("can't allocate {} bytes for a tensor on {} (take smaller batches, or free memory of this host)",
+                    bytes, device.str()),
+        ENOMEM);
   }
   return std::shared_ptr<Storage>(new Storage(data, bytes, device, nullptr, true));
 }

@@ -452,9 +452,9 @@ void expect_dtype(const char* operation, const char* argument, const Tensor& ten
                     operation, argument));
   }
   if (tensor.dtype() == dtype) return;
-  throw InvalidArgument(
-      fmt::format("{}: {} is {}, it must be {}{}", operation, argument, tensor.str(), name_of(dtype),
-                  dtype == DType::i64 ? "; make it by Tensor::indices, or of std::int64_t values" : ""));
+  throw InvalidArgument(fmt::format("{}: {} is {}, it must be {}; give a tensor of this dtype{}", operation, argument,
+                                    tensor.str(), name_of(dtype),
+                                    dtype == DType::i64 ? ", made by Tensor::indices or of std::int64_t values" : ""));
 }
 
 }  // namespace lockstep

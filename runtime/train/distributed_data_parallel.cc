@@ -27,7 +27,9 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
     specs.push_back({name, tensor.dtype(), {extents.begin(), extents.end()}});
   }
   if (specs.empty()) {
-    throw InvalidArgument("DistributedDataParallel: the model has no parameters; register them, or train without it");
+    throw InvalidArgument(
+        "DistributedDataParallel: the model has no parameters; register one first, or train without "
+        "DistributedDataParallel");
   }
   return specs;
 }

@@ -452,7 +452,7 @@ std::string replayed(int ranks, const std::function<void(libtorch::DistributedDa
 TEST(CapturedStep, AWeightWithinItIsRefused) {
   for (const int ranks : {1, 2}) {
     expect_text(replayed(ranks, [](auto& ddp) { ddp.set_weight(2); }),
-                {"InvalidArgument: DistributedDataParallel: set_weight within the loss of a CapturedStep"});
+                {"InvalidArgument: DistributedDataParallel: set_weight was called within the loss of a CapturedStep"});
   }
 }
 

@@ -72,15 +72,15 @@ TEST(TensorHook, ThatReturnsSomethingElseIsTold) {
     });
     return text;
   };
-  const std::string where = "communication hook 'mine' (step 0, bucket 0) ";
+  const std::string where = "communication hook 'mine' (step 0, bucket 0)";
   expect_text(failure_of([](const at::Tensor&) { return at::Tensor(); }),
-              {where + "failed: it returned an undefined tensor"});
+              {where + " failed: the hook returned an undefined tensor"});
   expect_text(failure_of([](const at::Tensor& sum) { return sum.to(at::kBool); }),
-              {where + "failed: it returned a tensor of Bool"});
+              {where + " failed: the hook returned a tensor of Bool"});
   expect_text(failure_of([](const at::Tensor& sum) { return sum.to(at::kDouble); }),
-              {"InvalidArgument", where + "gave back", "float64, but its bucket has", "float32"});
+              {"InvalidArgument", where + ": the hook gave back", "float64, but its bucket has", "float32"});
   expect_text(failure_of([](const at::Tensor& sum) { return sum.slice(0, 0, 3); }),
-              {"InvalidArgument", where + "gave back 3 float32"});
+              {"InvalidArgument", where + ": the hook gave back 3 float32"});
 }
 
 }  // namespace

@@ -403,7 +403,8 @@ TEST(Misuse, IsNamed) {
       ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
       libtorch::DistributedDataParallel late(normed, group);
       libtorch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
-      expect_text(outcome_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' was added", "convert first"});
+      expect_text(outcome_of([&] { late(rows(0, 2)); }),
+                  {"InvalidArgument", "'1' was added", "call convert_sync_batch_norm first"});
     }
   });
 }

@@ -72,7 +72,10 @@ TEST_F(LaunchedHosts, LeaveOneTimelineOfAllRanksByOneClock) {
   for (Process& launcher : launchers) results.push_back(launcher.wait());
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
-  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in that of host host0 (node rank 0)\n"));
+  EXPECT_THAT(
+      results[1].err,
+      HasSubstr(
+          "the timeline of this host's ranks is in the file that the launcher of host host0 (node rank 0) writes\n"));
   expect_one_timeline(file);
 }
 
@@ -92,7 +95,8 @@ TEST_F(LaunchedHosts, LeaveOneTimelineWhereTheyShareNoFolder) {
   EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
   expect_one_timeline(file);
   for (const int host : {1, 2}) {
-    EXPECT_THAT(results[static_cast<std::size_t>(host)].err, HasSubstr("the timeline of this host's ranks is in that"));
+    EXPECT_THAT(results[static_cast<std::size_t>(host)].err,
+                HasSubstr("the timeline of this host's ranks is in the file that"));
     EXPECT_FALSE(std::filesystem::exists(folder / NetworkHosts::name(host) / "run.json"));
   }
   const Result report = run({LOCKSTEP_PROGRAM, "report", folder / "host0" / "logs"});
@@ -114,11 +118,12 @@ TEST_F(LaunchedHosts, LeaveTheTimelineOfWhatHasComeAtASignal) {
   std::vector<Result> results;
   for (Process& launcher : launchers) results.push_back(launcher.wait());
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << "the job's own: " << result.err;
-  EXPECT_THAT(results[0].err,
-              AllOf(HasSubstr("--trace was given on host host0 and not on host host2; give it on every"),
-                    HasSubstr("SIGTERM: traces are not waited for any more\n"),
-                    HasSubstr("the timeline of 4 ranks is in "), Not(HasSubstr("did not come"))));
-  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in that"));
+  EXPECT_THAT(
+      results[0].err,
+      AllOf(HasSubstr("--trace was given on host host0 and not on host host2; give it on every"),
+            HasSubstr("SIGTERM: traces are not waited for any more, so the timeline may lack ranks of other hosts\n"),
+            HasSubstr("the timeline of 4 ranks is in "), Not(HasSubstr("did not come"))));
+  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in the file that"));
 }
 
 // Between hosts, and within them over shared memory: the last rank of the last host is late.

@@ -45,8 +45,9 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const 
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw SystemError(fmt::format("LOCKSTEP_STEP_DIGESTS: can't make the folder {}", folder), error.value(),
-                      "name a folder that this user may make");
+    throw SystemError(
+        fmt::format("LOCKSTEP_STEP_DIGESTS: can't make the folder {} (name one that this user may make)", folder),
+        error.value());
   std::unique_ptr<StepDigests> digests(
       new StepDigests(fmt::format("{}/rank{}-of-{}.jsonl", folder, rank, world), specs.size()));
   std::vector<std::string> names;

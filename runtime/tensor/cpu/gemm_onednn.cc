@@ -50,9 +50,10 @@ void gemm(const Gemm& g) {
       dnnl_sgemm(g.a.transposed ? 'T' : 'N', g.b.transposed ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a.data,
                  g.a.stride, g.b.data, g.b.stride, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
   if (status == dnnl_out_of_memory) {
-    throw SystemError(
-        fmt::format("can't multiply matrices of {} x {} x {} with oneDNN's sgemm", g.rows, g.columns, g.inner), ENOMEM,
-        "take smaller batches, or free memory of this host");
+    throw SystemError(fmt::format("can't multiply matrices of {} x {} x {} with oneDNN's sgemm (take smaller batches, "
+                                  "or free memory of this host)",
+                                  g.rows, g.columns, g.inner),
+                      ENOMEM);
   }
   if (status != dnnl_success) {
     throw Error(

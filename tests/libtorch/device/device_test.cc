@@ -152,7 +152,8 @@ TEST(Device, ACapturedStepIsMadeBeforeTheFirstForward) {
       step(x), step(x);
       EXPECT_TRUE(step.was_replayed());
     };
-    expect_text(outcome_of(make), {"InvalidArgument: CapturedStep: a graph holds the accumulator of 'a.weight'"});
+    expect_text(outcome_of(make),
+                {"InvalidArgument: CapturedStep: a graph holds the gradient accumulator of 'a.weight'"});
     loss.reset();
     EXPECT_EQ(outcome_of(make), "nothing");
   });
@@ -526,7 +527,7 @@ TEST(Device, FixedMicroBatchesWantCublasToBeDeterministic) {
     libtorch::DdpOptions options;
     options.reproducible = {.micro_batches = 2, .global_batch = 4};
     expect_text(outcome_of([&] { libtorch::DistributedDataParallel ddp(net, group, options); }),
-                {"InvalidArgument: DistributedDataParallel: 2 fixed micro-batches on cuda:0",
+                {"InvalidArgument: DistributedDataParallel: got 2 fixed micro-batches on cuda:0",
                  "CUBLAS_WORKSPACE_CONFIG=''", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts"});
   });
 }

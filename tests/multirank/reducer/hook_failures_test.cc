@@ -32,15 +32,15 @@ TEST(CommHook, ThatGivesBackSomethingElseIsToldWhatIsWanted) {
                         [own](const GradBucket&) {
                           return HookedBucket{.work = {}, .finish = [own] { return BufferView(std::span(*own)); }};
                         }}),
-            "InvalidArgument: communication hook 'mine' (step 0, bucket 0) gave back 64 float32, of a bucket of 16 "
-            "float32; give as many of the same dtype");
+            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 64 float32, but its "
+            "bucket has 16 float32; give back as many elements of the same dtype");
   EXPECT_EQ(failure_of({"mine",
                         [](const GradBucket&) {
                           return HookedBucket{.work = {},
                                               .finish = [] { return BufferView(memory.data(), 16, DType::i32); }};
                         }}),
-            "InvalidArgument: communication hook 'mine' (step 0, bucket 0) gave back 16 int32, of a bucket of 16 "
-            "float32; give as many of the same dtype");
+            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 16 int32, but its "
+            "bucket has 16 float32; give back as many elements of the same dtype");
   expect_text(failure_of({"mine",
                           [](const GradBucket&) {
                             return HookedBucket{.work = {},
@@ -160,7 +160,7 @@ TEST(CommHook, ThatStartsACollectiveTooLateIsTold) {
   });
   // The other rank may hear of it first.
   const std::string texts = text_of(thrown[0]) + "\n" + text_of(thrown[1]);
-  expect_text(texts, {"InvalidArgument: communication hook 'mine' (step 0, bucket 0) started a collective in "
+  expect_text(texts, {"InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook started a collective in "
                       "HookedBucket::finish"});
   for (const auto& error : thrown) EXPECT_NE(text_of(error), "nothing");
 }

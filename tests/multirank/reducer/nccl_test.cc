@@ -539,7 +539,8 @@ TEST(NcclReducer, AHookThatGivesBackHostMemoryIsToldWhatIsWanted) {
     reducer.begin_step();
     reducer.mark_unused(0);
     expect_text(error_of<InvalidArgument>([&] { reducer.finish_step(); }),
-                {"communication hook 'mine' (step 0, bucket 0) gave back memory on cpu, of a bucket on cuda:0"});
+                {"communication hook 'mine' (step 0, bucket 0): the hook gave back memory on cpu, but its bucket is on "
+                 "cuda:0"});
   });
 }
 
