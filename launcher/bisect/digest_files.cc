@@ -83,17 +83,17 @@ class FileReader {
       return;
     }
     if (micro_batches != all_->micro_batches || global_batch != all_->global_batch) {
-      throw InvalidArgument(
-          fmt::format("{} has {} fixed micro-batches of batches of {}, but the file before has {} of {}, so their "
-                      "steps compute other things; give folders of runs with the same micro_batches and global_batch",
-                      file_.native(), micro_batches, global_batch, all_->micro_batches, all_->global_batch));
+      throw InvalidArgument(fmt::format(
+          "the file {} has {} fixed micro-batches in a batch of {} rows, but an earlier file has {} in a batch of {}, "
+          "so their steps compute other things; give folders of runs with the same micro_batches and global_batch",
+          file_.native(), micro_batches, global_batch, all_->micro_batches, all_->global_batch));
     }
     const auto [one, other] =
         std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
     if (one == parameters.end() && other == all_->parameters.end()) return;
     throw InvalidArgument(
-        fmt::format("{}: parameter {} is {}, but in a file before it {}, so these are other models; give folders of "
-                    "runs that train the same model",
+        fmt::format("{}: parameter {} is {}, but {} in an earlier file, so the two are of other models; give folders "
+                    "of runs that train the same model",
                     file_.native(), one - parameters.begin(), one == parameters.end() ? "none" : printable(*one),
                     other == all_->parameters.end() ? "none" : printable(*other)));
   }

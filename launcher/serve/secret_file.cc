@@ -42,7 +42,9 @@ SecretFile::SecretFile(const store::Secret& secret, const Environment& environme
 
 SecretFile::~SecretFile() {
   if (unlink(path_.c_str()) != 0 && errno != ENOENT) {
-    log_warn("can't remove {}: {}; remove it by hand (its secret opens nothing any more)", path_, errno_text(errno));
+    log_warn(
+        "can't remove the file {} with the store's secret: {}; remove it by hand (the secret opens nothing any more)",
+        path_, errno_text(errno));
   }
 }
 

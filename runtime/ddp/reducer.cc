@@ -255,8 +255,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   const std::size_t at = check_index(operation, parameter);
   if (marked[at]) {
     throw InvalidArgument(
-        fmt::format("Reducer: {} of parameter {}, {}, was called for the second time in step {}; mark a gradient once "
-                    "per micro-batch, when it is final",
+        fmt::format("Reducer: {} was called for parameter {}, {}, a second time in step {}; mark a gradient once per "
+                    "micro-batch, when it is final",
                     operation, parameter, specs[at].describe(), step()));
   }
   marked[at] = 1;

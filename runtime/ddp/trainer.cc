@@ -59,10 +59,9 @@ void Trainer::adopt(Replica replica) {
 
 void Trainer::refuse_live_gradients(std::string_view where) const {
   if (const auto live = replica_.live_gradient()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
-                    "before",
-                    *live, where));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() after each step",
+        *live, where));
   }
 }
 

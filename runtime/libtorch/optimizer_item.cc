@@ -320,8 +320,8 @@ class KnownItem final : public SnapshotItem {
       }
       if (entry->second.shape != shape) {
         throw InvalidArgument(
-            fmt::format("{} is {} in the snapshot, but the program's parameter is {}; make the model with the sizes "
-                        "that were saved",
+            fmt::format("the state {} is {} in the snapshot, but the program's parameter is {}; make the model with "
+                        "the sizes that were saved",
                         in_quotes(saved_name), checkpoint::describe(entry->second.dtype, entry->second.shape),
                         checkpoint::describe(entry->second.dtype, shape)));
       }

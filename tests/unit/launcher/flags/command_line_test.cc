@@ -282,7 +282,7 @@ TEST(CommandLine, ReadsHostsThatItStartsLaunchersOn) {
 TEST(CommandLine, RefusesWrongHosts) {
   EXPECT_NE(refused({"run", "-H", "a:0", "p"}).find("'0' is not a number of slots"), std::string::npos);
   EXPECT_NE(refused({"run", "-H", "a,-b", "p"}).find("'-b' is not a name of a host"), std::string::npos);
-  EXPECT_NE(refused({"run", "-H", "a", "--hostfile", "f", "p"}).find("give one of them"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a", "--hostfile", "f", "p"}).find("give only one of the two"), std::string::npos);
   EXPECT_NE(refused({"run", "-H", "a", "--nnodes=1", "p"}).find("leave out --nnodes"), std::string::npos);
   EXPECT_NE(refused({"run", "-x", "A", "p"}).find("-H or --hostfile"), std::string::npos);
   EXPECT_NE(refused({"run", "--rsh", "ssh", "p"}).find("-H or --hostfile"), std::string::npos);
