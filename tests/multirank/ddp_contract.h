@@ -300,7 +300,7 @@ TYPED_TEST_P(DdpContract, MicroBatchesWithoutSyncOnTopOfAGradientAreRefused) {
            {outcome_of([&] { forward(); }), outcome_of([&] { ddp.step_without_data(); })}) {
         expect_text(refusal, {"InvalidArgument: DistributedDataParallel: '",
                               "' still has the gradient of an earlier step at the first micro-batch of no_sync(); call "
-                              "zero_grad() before"});
+                              "zero_grad() after each step"});
       }
       TypeParam::clear(net);
       ddp.backward(Fixture::loss_of(forward(), Loss::mean));
