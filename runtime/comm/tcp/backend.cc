@@ -11,7 +11,8 @@ Backend backend() {
   const auto create = [](const GroupContext& context, const Deadline& deadline) {
     std::unique_ptr<wire::HostMemory> memory = shared_within_hosts(context, deadline);
     const int rank = context.identity.rank;
-    // With host memory only the ranks of this rank's rail are dialled at once; other ranks are mostly reached through it.
+    // With host memory only the ranks of this rank's rail are dialled at once; other ranks are mostly reached through
+    // it.
     std::vector<int> first = memory ? wire::ranks_of_rail(wire::hosts_of(context.roster, rank)) : std::vector<int>();
     for (int r = 0; !memory && r < static_cast<int>(context.roster.size()); ++r) {
       if (r != rank) first.push_back(r);
