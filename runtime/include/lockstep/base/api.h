@@ -7,7 +7,7 @@
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
 //   LOCKSTEP_API int intra_op_threads();           a function that a source file defines
 //
-// Templates, inline functions, enums and plain data structs are not marked with LOCKSTEP_API.
+// Templates, inline functions, enums and plain data structs do not need LOCKSTEP_API.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -16,7 +16,7 @@
 
 // _GLIBCXX_DEBUG and _GLIBCXX_USE_CXX11_ABI change the memory layout of std::vector, std::string and other standard
 // types. The libraries of lockstep, and the spdlog to which they link, are built without _GLIBCXX_DEBUG and with
-// _GLIBCXX_USE_CXX11_ABI=1: a program that is compiled with other values would link to lockstep, and crash.
+// _GLIBCXX_USE_CXX11_ABI=1: a program with other values would compile, and crash.
 //
 // A program may define _GLIBCXX_ASSERTIONS, which adds checks and does not change the memory layout of any type.
 #ifdef _GLIBCXX_DEBUG

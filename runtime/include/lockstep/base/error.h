@@ -27,7 +27,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
   // show (runtime/base/printable.h).
   explicit Error(std::string_view message);
   // Makes an error with the cause of a group's failure. make_error() in lockstep/job/cause.h makes an error whose
-  // message is computed from the cause.
+  // message is the cause's text.
   Error(std::string_view message, std::shared_ptr<const Cause> cause);
 
   // Returns the cause of a group's failure, or null if this error has a message and no cause. The cause lives as long

@@ -46,7 +46,7 @@ LOCKSTEP_API std::string_view name_of(ReduceOp op);
 // ReductionOptions says what a reduction computes, and which numbers the ranks send along with the data.
 struct ReductionOptions {
   ReduceOp op = ReduceOp::sum;
-  // The number of samples or loss terms whose gradients this rank's buffer holds, at least 0. The caller has already
+  // The number of samples or loss terms that this rank's buffer stands for, at least 0. The caller has already
   // multiplied the buffer by this weight. A weight is only valid with ReduceOp::sum. Each rank sends its weight with
   // its buffer, and gets (sum of buffers) / (sum of weights), or the sum of buffers if all weights are 0.
   std::optional<std::int64_t> weight = {};
@@ -193,9 +193,10 @@ class LOCKSTEP_API ProcessGroup {
   // ... in the new group; every rank passes an equal list. Throws InvalidArgument if `ranks` is empty, holds a number
   // that is not a rank of this group, or lists a rank twice. In all other respects new_group() works like split().
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
-  // Makes a group of the ranks that share memory with this rank (rendezvous::Member::beside), and a group with one rank
-  // of each host. If this rank is the n-th rank of its host, the second group has the n-th rank of every host.
-  // split_by_host() calls split() twice, and names the groups "host NAME" and "rail 0".
+  // Makes a group of the ranks that share memory with this rank (rendezvous::Member::beside), and a group of the ranks
+  // that have this rank's place on their hosts. If this rank is the n-th rank of its host, the second group has the
+  // n-th rank of every host that has so many ranks. split_by_host() calls split() twice, and names the groups "host
+  // NAME" and, for the first rank of each host, "rail 0".
   HostGroups split_by_host();
 
   // Advances the collectives that have started, without blocking; correct programs never need to call progress().

@@ -46,8 +46,8 @@ struct StopOptions {
 // Turns each signal of `options.on_signals` that this process gets into a request to stop, for the group's lifetime.
 // Programs that never call stop_on_signals() keep the usual effect of these signals.
 //
-// If a signal arrives a second time, the second signal ends the process at once. A signal that is repeated within 200
-// ms counts as one signal, because timeout(1) sends its signal twice. If no training step ends within the timeout, the
+// A second signal of the same kind ends the process at once, by that signal. A signal that is repeated within 200 ms
+// counts as one signal, because timeout(1) sends its signal twice. If no training step ends within the timeout, the
 // process writes its place in the training to stderr, and the signal ends the process. The first signal also calls the
 // handlers that the program installed before stop_on_signals(); a handler that the program installs later replaces
 // lockstep's handler. A signal that the process ignores stays ignored. Only the first call of stop_on_signals() on each

@@ -247,7 +247,7 @@ class LOCKSTEP_API LoaderCore {
   Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  bool is_resumed_ = false;  // whether no pass has begun since the last call of resume()
+  bool is_resumed_ = false;  // whether resume() was called and no pass has begun since
   // Whether the next pass reads the sampler's current epoch instead of the next epoch. is_asked_for_ is true before the
   // first pass, after set_epoch(), and after resume() in the middle of an epoch.
   bool is_asked_for_ = true;

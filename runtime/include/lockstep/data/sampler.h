@@ -166,8 +166,8 @@ class LOCKSTEP_API Sampler {
   std::int64_t num_batches() const;
   // Returns the number of batches in a pass that begins after the first `consumed` samples of an epoch.
   std::int64_t num_batches_after(std::int64_t consumed) const;
-  // Returns this rank's rows of batch `index`, in order; this rank may have no row in a batch. Requires 0 <= index
-  // < num_batches().
+  // Returns this rank's rows of batch `index`, in order; this rank may have no row in a batch. Throws InvalidArgument
+  // unless 0 <= index < num_batches().
   std::vector<std::int64_t> batch(std::int64_t index) const;
   // Returns the number of rows that all ranks together have in a full batch; the last batch of an epoch may be shorter.
   virtual std::int64_t global_batch() const = 0;

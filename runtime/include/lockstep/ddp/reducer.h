@@ -100,8 +100,8 @@ class LOCKSTEP_API Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, which lists the parameters in the
-  // order in which their gradients become ready. `unit`, at least 1, becomes weight_unit(), the unit in which the
-  // engine counts weights. All ranks call plan_order() together, before the first begin_step().
+  // order in which their gradients become ready. On the CPU `unit`, at least 1, becomes weight_unit(), the unit in
+  // which the engine counts weights. All ranks call plan_order() together, before the first begin_step().
   //
   // Without plan_order(), buckets of the first synchronised step follow reverse registration order. Without
   // plan_order(), the begin_step() after the first synchronised step plans the buckets again, in the order in which
@@ -187,9 +187,10 @@ class LOCKSTEP_API Reducer {
   // update_shards() once after each synchronised finish_step().
   //
   // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
-  // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Throws
-  // InvalidArgument without Shard::optimizer, or outside the time between a synchronised finish_step() and the
-  // next begin_step().
+  // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Later calls
+  // throw the exception again, also in a group of one rank. Throws InvalidArgument without Shard::optimizer, for a
+  // second call after one finish_step(), or outside the time between a synchronised finish_step() and the next
+  // begin_step().
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;

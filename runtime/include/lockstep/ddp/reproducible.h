@@ -10,13 +10,13 @@
 //   }
 //
 // A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
-// size. For example, 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each fixed micro-batch has its own
-// forward and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left child
-// of a node of n micro-batches has as many as the largest power of two below n. Each rank sums the nodes that contain
-// only its micro-batches; the ranks sum the other nodes together.
+// size. Thus 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward and
+// backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left half of a node of n
+// micro-batches has the largest power of two below n. Each rank sums the nodes that contain only its micro-batches; the
+// ranks sum the other nodes together.
 //
 // Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
-// stopped run may resume with another number of ranks and computes the same bits. Runs on GPUs of one model, over NCCL,
+// stopped run may resume with another number of ranks, and computes the same bits. Runs on GPUs of one kind, over NCCL,
 // also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs compute
 // different bits, because their kernels differ.
 //

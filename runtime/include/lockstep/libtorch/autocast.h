@@ -41,8 +41,8 @@ struct AutocastOptions {
 // Casts: the cast copy of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
 //   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
 //   the step of one of lockstep's optimizers. Because each training step drops the kept casts, a scope may surround a
-//   whole training loop with its evaluations. As in Python, kept casts become stale if a program writes parameters by
-//   other means than lockstep's optimizers within a scope, or trains on a module's own forward after an evaluation.
+//   whole training loop with its evaluations. As in Python, kept casts become stale if, within a scope, a program
+//   writes parameters outside such a training step, or trains on a module's own forward after an evaluation.
 class LOCKSTEP_API Autocast {
  public:
   // Begins a scope in which operators on `device` compute in `dtype`, which is at::kBFloat16 or at::kHalf.

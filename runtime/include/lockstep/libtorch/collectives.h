@@ -13,18 +13,15 @@
 //
 // Order: a call on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work in
 // torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say so.
-// Functions whose names end in _async return a TensorWork at once.
+// The _async functions return a TensorWork at once.
 //
 // The functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See CountsLosses
 // for autograd.
 //
 // Threads: the threads that may use the group may call these functions.
 // Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, calls throw Mismatch,
-//   which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument, with
-//   nothing started or changed, for an undefined or sparse tensor, or a tensor on another device than the group's.
-//   Calls also throw InvalidArgument for a dtype that the collective can't compute with, and for a number of rows that
-//   the number of ranks does not divide. An output tensor causes InvalidArgument if it requires a gradient while
-//   gradients are recorded, or if its elements share memory, as after expand().
+//   which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument as described
+//   below.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +35,12 @@
 #include "lockstep/libtorch/tensor_work.h"
 
 namespace lockstep::libtorch {
+
+// The functions of this header throw InvalidArgument, with nothing started or changed, for an undefined or sparse
+// tensor, or a tensor on another device than the group's. The functions also throw InvalidArgument for a dtype that the
+// collective can't compute with, and for a number of rows that the number of ranks does not divide. An output tensor
+// causes InvalidArgument if it requires a gradient while gradients are recorded, or if its elements share memory, as
+// after expand().
 
 // Reduces `tensor` in place: every rank gets the reduction of all ranks' tensors, with the same bits on all ranks.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,

@@ -3,23 +3,22 @@
 //
 //   lockstep::libtorch::FusedAdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
 //
-// Each fused optimizer derives from torch's optimizer, and has torch's options, parameter groups, state and files.
-// Schedulers, clipping, GradScaler and Snapshots take a fused optimizer as a torch::optim::Optimizer&. Fused and
-// torch's optimizers read each other's files and snapshots, except that torch's optimizers can't read snapshots with
-// float32 masters.
+// Each fused optimizer derives from torch's optimizer of that name, and has torch's options, parameter groups, state
+// and files. Schedulers, clipping, GradScaler and Snapshots take a fused optimizer as a torch::optim::Optimizer&. Fused
+// and torch's optimizers read each other's files and snapshots, except that torch's optimizers can't read snapshots
+// with float32 masters.
 //
 // Each 16-bit parameter (bfloat16, float16) gets a float32 copy, its master. The step updates the float32 master, and
 // the parameter becomes the master rounded once. Moments are float32 too. Masters cost 4 bytes per element, and save()
 // and snapshots contain the masters.
 //
 // The step waits for no device. With a GradScaler, the scale and found_inf stay in the device's memory (step_scaled()).
-// If an Inf or NaN was found, the step keeps the values of parameters, moments and step counts. The step counts in
-// state() include skipped steps until save() or a snapshot waits for the device and corrects the counts.
+// If an Inf or NaN was found, the step keeps the values of parameters, moments and step counts.
 //
 // Threads: one thread at a time uses a fused optimizer.
 // Failure: calls throw InvalidArgument, with nothing changed, for parameters that are sparse, complex or integers or
 //   whose elements share memory, and for sparse gradients. Calls also throw InvalidArgument for gradients and moments
-//   of another size or on another device than their parameter, and for FusedSGD with dampening in a GradScaler's step.
+//   of another size or on another device than their parameter.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -38,10 +37,12 @@ class LOCKSTEP_API FusedOptimizer {
   // Returns whether this LibTorch has the fused operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
   // Runs a step on gradients of a scaled loss, which the step divides by `grad_scale`, or by 1 if `grad_scale` is
-  // undefined. If `found_inf` is not 0, step_scaled() skips the step. The call divides the parameters' gradients in
-  // place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other strides than
+  // undefined. If `found_inf` is not 0, step_scaled() skips the step; the step counts in state() include skipped steps
+  // until save() or a snapshot waits for the device and corrects the counts. The call divides the parameters' gradients
+  // in place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other strides than
   // their parameter; these gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one
   // element, on any device. If is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
+  // FusedSGD with dampening throws InvalidArgument.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 

@@ -55,7 +55,7 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // `epoch`, begin() continues at this place.
   void set_epoch(std::int64_t epoch);
   // Makes the next begin() continue after `state`. If the epoch of `state` has no samples left, begin() starts the next
-  // epoch. If set_epoch() asks for an epoch that has no samples left, the pass is over at once. A pass that has begun
+  // epoch. If set_epoch() asks for the finished epoch after resume(), the pass is over at once. A pass that has begun
   // continues unchanged.
   void resume(const data::SamplerState& state);
   // Returns the place of the run in its data. Between resume() and the next begin(), state() returns the argument
@@ -75,8 +75,8 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // Returns the rank for which the sampler reads samples.
   int rank() const;
   int world() const;
-  // Returns the numbers that decide which samples the current pass reads, for DistributedDataParallel::watch(). The
-  // result may outlive the sampler.
+  // Returns a function that returns the numbers that decide which samples the pass that has begun reads, for
+  // DistributedDataParallel::watch(). The function may outlive the sampler.
   DataIdentity identity() const;
 
   // Prepares the sampler for lockstep's DataLoader, which hands out every batch in which some rank has rows. For a

@@ -17,7 +17,8 @@
 // A snapshot can't store a torch::optim::LRScheduler, because the scheduler's counter is private. Make the learning
 // rate a function of ddp.steps() instead, for example with lockstep::optim::Schedule.
 //
-// With DdpOptions::seed all randomness is a function of the step, so a snapshot needs no random generator.
+// With DdpOptions::seed all randomness is a function of the step, so a snapshot need not store the state of a
+// generator.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -47,7 +47,8 @@ void save_weights(const std::filesystem::path& path, const DistributedDataParall
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
                                              const checkpoint::LoadOptions& options = {});
 // Reads the file on rank 0 and sends the tensors to all ranks; all ranks return equal results. The call is collective.
-// If rank 0 fails, rank 0 throws its own error, and the other ranks throw PeerLost with rank 0's text and errno.
+// If rank 0 fails, rank 0 throws its own error, and the other ranks throw PeerLost with rank 0's text and errno. The
+// group stays usable.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
                                              ProcessGroup& group, const checkpoint::LoadOptions& options = {});
 // Reads weights into the module that `ddp` trains; the call is collective in ddp's group.

@@ -47,8 +47,8 @@ class LOCKSTEP_API SyncBatchNormImpl
                              std::shared_ptr<ProcessGroup> group = nullptr);
 
   // Normalises `input`, a floating-point tensor of shape [N, C] or [N, C, ...]. Throws InvalidArgument for an input of
-  // another shape, and, on the CPU, if all ranks together have only one value per channel. On a device a single value
-  // per channel is not detected, because the host does not wait for the count.
+  // another shape. On the CPU a collective forward throws InvalidArgument too if all ranks together have only one value
+  // per channel. On a device a single value per channel is not detected, because the host does not wait for the count.
   at::Tensor forward(const at::Tensor& input);
 
   // Returns a SyncBatchNorm that shares the parameters and the buffers' memory of `norm`, a torch::nn::BatchNorm1d, 2d

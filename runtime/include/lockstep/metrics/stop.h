@@ -44,8 +44,8 @@ class LOCKSTEP_API EarlyStop {
   // Throws InvalidArgument if an option is out of its range. `group` outlives this object.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
   // Takes the next value, and returns whether the training should stop, because the last `patience` values were not
-  // better than the best value. The call is collective. A NaN is never better. After a resume, a value that comes from
-  // the same training step as the previous value is not counted again.
+  // better than the best value. The call is collective. A NaN is never better. A value that comes from the same
+  // training step as the previous value, as after a resume, is not counted again.
   bool step(double value);
 
   const State& state() const { return state_; }

@@ -6,9 +6,9 @@
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
-// On a terminal, and under `lockstep run`, the progress bar is redrawn in place; elsewhere a new line is printed every
-// 2 s. The environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines.
-// After the loop a summary shows the bar's numbers for the whole loop.
+// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere a new line is printed every 2 s.
+// LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines. After the loop a summary shows
+// the bar's numbers for the whole loop.
 //
 // The bar's loss and samples count all ranks, and come from DistributedDataParallel::last_batch(). On the CPU the bar
 // shows the loss of the finished step; on a device, the loss of an earlier step, known without a wait. The bar does not
@@ -17,7 +17,7 @@
 // A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); later loops have
 // no iterations.
 //
-// Threads: a bar belongs to one thread. A progress bar never waits for another rank or for a device.
+// Threads: a bar belongs to one thread. A bar never waits for another rank or for a device.
 #pragma once
 
 #include <concepts>

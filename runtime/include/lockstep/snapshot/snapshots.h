@@ -277,15 +277,15 @@ class LOCKSTEP_API BasicSnapshots {
   // item the new snapshot is left out if any rank is still writing the previous snapshot. A run with any number of
   // ranks, with or without shards, can resume from a snapshot of shards.
   //
-  // Throws InvalidArgument before restore(). After a step() or a save, a backward that adds to earlier gradients throws
-  // InvalidArgument, because snapshots have no gradients.
+  // Throws InvalidArgument before restore(). A backward that adds to gradients from before a step(), or from before a
+  // save, throws InvalidArgument, because snapshots have no gradients.
   void step();
-  // Saves a snapshot of this step in the background, while training continues.
+  // Saves a snapshot of this step in the background, as step() does every SnapshotOptions::every steps.
   void save_behind(std::string_view reason);
   // Saves a snapshot of this step, and returns when the snapshot is durable. The call is collective.
   void save(std::string_view reason = "save()");
-  // Saves a snapshot of this step in the background if rank 0's `value` (a loss, say) is one of the keep_best best
-  // values of the snapshots on rank 0's disk. Returns whether `value` is one of the best values. The call of
+  // Saves a snapshot of this step, as save_behind() does, if rank 0's `value` (a loss, say) is one of the keep_best
+  // best values of the snapshots on rank 0's disk. Returns whether `value` is one of the best values. The call of
   // save_if_best() is collective; a program calls it after an evaluation. Of two equal values the value of the earlier
   // step counts as better, and a NaN is never one of the best values. If the step already has a snapshot, the existing
   // snapshot gets the value. A snapshot that any other function has saved has no value. Throws InvalidArgument if

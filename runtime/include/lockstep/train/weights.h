@@ -28,7 +28,7 @@ LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Modu
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model, ProcessGroup& group,
                                const checkpoint::Metadata& metadata = {});
 
-// Writes the parameters of the model that `ddp` trains; the call is collective in ddp's group.
+// Writes the parameters of the model that `ddp` trains, as the function above does with ddp's group.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                const checkpoint::Metadata& metadata = {});
 
@@ -43,10 +43,10 @@ LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, 
                                              const checkpoint::LoadOptions& options = {});
 // Reads the file on rank 0 and sends the parameters to all ranks, so other hosts need no copy of the file; all ranks
 // return equal results. The call is collective. If rank 0 fails, rank 0 throws its own error, and every other rank
-// throws PeerLost with rank 0's text and errno.
+// throws PeerLost with rank 0's text and errno. The group stays usable.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
                                              ProcessGroup& group, const checkpoint::LoadOptions& options = {});
-// Reads the parameters of the model that `ddp` trains; the call is collective in ddp's group.
+// Reads the parameters of the model that `ddp` trains, as the function above does with ddp's group.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                              const checkpoint::LoadOptions& options = {});
 // Reads only the file's metadata, from which a program can build the model.
