@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that combine features (tests/support/seam.h), trained by DistributedDataParallel on several ranks, against
+// plain LibTorch with all rows in one process.
+#include <torch/optim.h>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/libtorch/autocast.h"
+#include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
+#include "lockstep/libtorch/snapshots.h"
+#include "tests/libtorch/common.h"
+#include "tests/support/seam.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing::seams_test {
+namespace {
+
+namespace nn = ::torch::nn;
+namespace optim = ::torch::optim;
+using Groups = std::vector<optim::OptimizerParamGroup>;
+
+constexpr int kChange = 3;  // the step before which a layer thaws or joins the optimizer
+constexpr std::int64_t kRows = 7;
+
+// float64 where it can be: rounding then decides nothing. GradScaler and autocast want float32.
+at::ScalarType dtype_of(const Seam& seam) { return seam.autocasts || seam.scales ? at::kFloat : at::kDouble; }
+
+struct Net : nn::Module {
+  explicit Net(const Seam& seam) {
+    if (seam.tied) tied = register_parameter("tied", middle->weight);
+    if (seam.unused) register_module("spare", nn::Linear(3, 3));
+    initialize(*this, seam.seed);
+    to(dtype_of(seam));
+    if (seam.frozen) set_trains(*first, false);
+    if (seam.thaws) set_trains(*late, false);
+    if (seam.channels_last) {
+      for (at::Tensor& weight : parameters()) {
+        if (weight.dim() == 4) weight.set_data(weight.contiguous(at::MemoryFormat::ChannelsLast));
+      }
+    }
+  }
+  static void set_trains(const nn::Module& module, bool trains) {
+    for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(trains);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = at::tanh(middle(at::tanh(first(x))));
+    if (tied.defined()) y = at::tanh(at::conv2d(y, tied, {}, 1, 1));
+    return last(at::tanh(late(y)).mean({2, 3}));
+  }
+  nn::Conv2d first = register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)));
+  nn::Conv2d middle = register_module("middle", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1)));
+  nn::Conv2d late = register_module("late", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1)));
+  nn::Linear last = register_module("last", nn::Linear(4, 3));
+  at::Tensor tied;
+};
+
+// Rows [begin, end) of a micro-batch.
+at::Tensor rows_of(const Seam& seam, int step, int part, std::int64_t begin, std::int64_t end) {
+  const auto seed = seam.seed * 1000 + static_cast<std::uint64_t>(10 * step + part);
+  const at::Tensor rows = random_tensor({kRows, 2, 4, 4}, seed).slice(0, begin, end).to(dtype_of(seam));
+  return seam.channels_last ? rows.contiguous(at::MemoryFormat::ChannelsLast) : rows;
+}
+
+std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks) {
+  Generator random(seam.seed * 7 + static_cast<std::uint64_t>(100 * step + 10 * part + ranks));
+  if (seam.uneven) return random_cuts(random, kRows, ranks);
+  std::vector<std::int64_t> cuts;
+  for (int rank = 0; rank <= ranks; ++rank) cuts.push_back(kRows * rank / ranks);
+  return cuts;
+}
+
+int parts_of(const Seam& seam) { return seam.accumulates ? 2 : 1; }
+double rate_of(const Seam& seam, int step) {
+  const double rate = seam.adam ? 0.01 : 0.1;
+  return seam.schedules ? rate * (step + 1) / seam.steps : rate;
+}
+double clipped_to(const Seam& seam) { return seam.adam ? 0.05 : 0.2; }
+
+optim::AdamWOptions options_for(optim::AdamW*, double rate) { return optim::AdamWOptions(rate); }
+optim::SGDOptions options_for(optim::SGD*, double rate) { return optim::SGDOptions(rate).momentum(0.9); }
+
+template <typename Base>
+auto options(double rate) {
+  return options_for(static_cast<Base*>(nullptr), rate);
+}
+
+// The parameters that train from the first step, each once.
+std::vector<at::Tensor> first_group(const Seam& seam, const Net& net) {
+  std::vector<at::Tensor> group;
+  for (const auto& module :
+       {net.first.ptr()->parameters(), net.middle.ptr()->parameters(), net.last.ptr()->parameters()}) {
+    for (const at::Tensor& parameter : module) {
+      if (parameter.requires_grad()) group.push_back(parameter);
+    }
+  }
+  if (!seam.thaws && !seam.joins_late) {
+    for (const at::Tensor& parameter : net.late->parameters()) group.push_back(parameter);
+  }
+  return group;
+}
+
+template <typename Base>
+void change(const Seam& seam, const Net& net, auto& optimizer) {
+  if (!seam.thaws && !seam.joins_late) return;
+  if (seam.thaws) Net::set_trains(*net.late, true);
+  using Options = decltype(options<Base>(0));
+  optimizer.add_param_group({net.late->parameters(), std::make_unique<Options>(options<Base>(rate_of(seam, kChange)))});
+}
+
+void set_rates(const Seam& seam, int step, Groups& groups) {
+  for (auto& group : groups) group.options().set_lr(rate_of(seam, step));
+}
+
+std::vector<at::Tensor> parameters_of(const Groups& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups) all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+// Trains in one process of LibTorch's, without lockstep.
+template <typename Base>
+Tensors train_alone(const Seam& seam) {
+  at::set_num_threads(1);
+  Net net(seam);
+  Base optimizer(Groups{{first_group(seam, net)}}, options<Base>(rate_of(seam, 0)));
+  for (int step = 0; step < seam.steps; ++step) {
+    if (step == kChange) change<Base>(seam, net, optimizer);
+    set_rates(seam, step, optimizer.param_groups());
+    net.zero_grad();
+    for (int part = 0; part < parts_of(seam); ++part) {
+      std::optional<libtorch::Autocast> scope;
+      if (seam.autocasts) scope.emplace(at::kCPU, at::kBFloat16);
+      const at::Tensor y = net.forward(rows_of(seam, step, part, 0, kRows));
+      (y.to(at::kDouble).square().mean() / parts_of(seam)).backward();
+    }
+    if (seam.clips) nn::utils::clip_grad_norm_(parameters_of(optimizer.param_groups()), clipped_to(seam));
+    optimizer.step();
+  }
+  return weights_of(net);
+}
+
+void require_equal(const at::Tensor& seen, const at::Tensor& wanted, const std::string& what) {
+  if (!at::equal(seen, wanted)) throw std::runtime_error(what + " is not that of the module");
+}
+
+// What a start of the program does on one rank.
+template <typename Base, typename Optimizer>
+void train_rank(const Seam& seam, const Group& group, const std::filesystem::path& folder, int until,
+                const std::function<std::unique_ptr<Optimizer>(libtorch::DistributedDataParallel<Net>&, Groups)>& make,
+                Tensors& weights) {
+  Net net(seam);
+  libtorch::DdpOptions ddp_options;
+  if (seam.shards) ddp_options.shard = Shard::optimizer;
+  if (seam.unused && seam.seed % 2 == 0) ddp_options.unused = {"spare.weight", "spare.bias"};
+  std::optional<libtorch::DistributedDataParallel<Net>> ddp(std::in_place, net, group, ddp_options);
+  const std::unique_ptr<Optimizer> optimizer = make(*ddp, Groups{{first_group(seam, net)}});
+  libtorch::GradScaler scaler({.init_scale = 1024, .enabled = seam.scales});
+  std::optional<libtorch::Snapshots> snapshots;
+  if (!seam.thaws) {
+    const bool resumes = std::filesystem::exists(folder);
+    snapshots.emplace(folder, *ddp);
+    snapshots->add("optimizer", *optimizer);
+    if (seam.scales) snapshots->add("scaler", scaler);
+    // The groups of the optimizer are those of the step that the folder has.
+    if (resumes && seam.resumes_at > kChange) change<Base>(seam, net, *optimizer);
+    snapshots->restore();
+  }
+  for (auto step = static_cast<int>(ddp->steps()); step < until; ++step) {
+    if (step == kChange) change<Base>(seam, net, *optimizer);
+    if (step == kChange && seam.thaws) {  // what trains is decided when the module is wrapped
+      ddp.reset();
+      ddp.emplace(net, group, ddp_options);
+    }
+    set_rates(seam, step, optimizer->param_groups());
+    optimizer->zero_grad();
+    net.zero_grad();  // of what is not in the optimizer yet
+    for (int part = 0; part < parts_of(seam); ++part) {
+      const bool is_last = part + 1 == parts_of(seam);
+      const auto cuts = cuts_of(seam, step, part, group->size());
+      const auto rank = static_cast<std::size_t>(group->rank());
+      std::optional<libtorch::Autocast> scope;
+      if (seam.autocasts) scope.emplace(at::kCPU, at::kBFloat16);
+      const auto local = ddp->no_sync(!is_last);
+      const at::Tensor rows = rows_of(seam, step, part, cuts[rank], cuts[rank + 1]);
+      if (rows.size(0) == 0) {
+        if (is_last) ddp->step_without_data();
+        continue;
+      }
+      if (seam.set_weight) ddp->set_weight(rows.size(0));
+      const at::Tensor y = (*ddp)(rows);
+      if (seam.evaluates) {
+        const at::NoGradGuard no_grad;
+        const at::Tensor some = rows_of(seam, 0, 1, 0, 2);
+        require_equal((*ddp)(some), net.forward(some), "an evaluation before backward");
+      }
+      scaler.scale(y.to(at::kDouble).square().mean()).backward();
+    }
+    if (seam.clips) {
+      if (seam.scales) scaler.unscale_(*optimizer);
+      if constexpr (std::is_same_v<Optimizer, libtorch::ShardedOptimizer<Base>>) {
+        optimizer->clip_grad_norm(clipped_to(seam));
+      } else {
+        nn::utils::clip_grad_norm_(parameters_of(optimizer->param_groups()), clipped_to(seam));
+      }
+    }
+    scaler.step(*optimizer);
+    scaler.update();
+    if (snapshots) snapshots->step();
+    if (seam.compares) ddp->check_replicas();
+    if (seam.evaluates) {
+      const at::NoGradGuard no_grad;
+      ddp->eval();
+      const at::Tensor some = rows_of(seam, 0, 2, 0, 3);
+      require_equal((*ddp)(some), net.forward(some), "an evaluation after a step");
+      ddp->train();
+    }
+  }
+  if (snapshots) snapshots->save();
+  ddp->check_replicas();
+  if (group->rank() == 0) weights = weights_of(net);
+}
+
+template <typename Base>
+Tensors train(const Seam& seam) {
+  const TemporaryFolder folder;
+  Tensors weights;
+  const auto start = [&](int ranks, int until) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      using Sharded = libtorch::ShardedOptimizer<Base>;
+      if (seam.shards) {
+        train_rank<Base, Sharded>(
+            seam, group, folder / "run", until,
+            [&](auto& ddp, Groups groups) {
+              return std::make_unique<Sharded>(ddp, std::move(groups), options<Base>(rate_of(seam, 0)));
+            },
+            weights);
+      } else {
+        train_rank<Base, Base>(
+            seam, group, folder / "run", until,
+            [&](auto&, Groups groups) {
+              return std::make_unique<Base>(std::move(groups), options<Base>(rate_of(seam, 0)));
+            },
+            weights);
+      }
+    });
+  };
+  if (seam.resumes_at > 0) start(seam.ranks, seam.resumes_at);
+  start(seam.resumes_at > 0 ? seam.resumes_with : seam.ranks, seam.steps);
+  return weights;
+}
+
+// What is wrong with the program; empty: nothing.
+template <typename Plain, typename Base>
+std::string fault_of(const Seam& seam) {
+  Tensors wanted = train_alone<Plain>(seam), seen;
+  try {
+    seen = train<Base>(seam);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  const double tolerance = seam.autocasts ? 0.02 : dtype_of(seam) == at::kFloat ? 1e-4 : 1e-9;
+  const Tensors before = weights_of(Net(seam));
+  for (const auto& [name, values] : wanted) {
+    const at::Tensor change = values - before.at(name);
+    const double apart = (seen.at(name) - values).abs().max().template item<double>();
+    const double largest = change.abs().max().template item<double>();
+    if (!(apart <= tolerance * largest))
+      return fmt::format("{} is {:g} apart after changes up to {:g}", name, apart, largest);
+  }
+  return {};
+}
+
+std::string fault_of(const Seam& seam) {
+  if (seam.adam) {
+    return seam.fused ? fault_of<optim::AdamW, libtorch::FusedAdamW>(seam) : fault_of<optim::AdamW, optim::AdamW>(seam);
+  }
+  return seam.fused ? fault_of<optim::SGD, libtorch::FusedSGD>(seam) : fault_of<optim::SGD, optim::SGD>(seam);
+}
+
+// Features that have no meaning together: in 16 bits AdamW takes the sign of a difference of roundings.
+Seam sensible(Seam seam) {
+  if (seam.autocasts) seam.adam = false;
+  if (seam.shards) seam.channels_last = seam.thaws = false;  // refused, where a shard has no one place in a file
+  if (seam.thaws) seam.joins_late = false, seam.resumes_at = 0;
+  return seam;
+}
+
+// What train_rank() does, as a user would write it.
+std::string source_of(const Seam& seam) {
+  std::string text = "Net net;";
+  const auto line = [&](bool is_in, std::string_view what) {
+    if (is_in) text += fmt::format("\n{}", what);
+  };
+  line(seam.frozen, "for (auto& p : net.first->parameters()) p.set_requires_grad(false);");
+  line(seam.thaws, "for (auto& p : net.late->parameters()) p.set_requires_grad(false);");
+  line(true, fmt::format("DistributedDataParallel<Net> ddp(net, group{});  // {} ranks",
+                         seam.shards ? ", {.shard = Shard::optimizer}" : "", seam.ranks));
+  const std::string base = fmt::format("{}{}", seam.fused ? "Fused" : "torch::optim::", seam.adam ? "AdamW" : "SGD");
+  line(true, seam.shards ? fmt::format("ShardedOptimizer<{}> optimizer(ddp, groups, options);", base)
+                         : fmt::format("{} optimizer(groups, options);", base));
+  line(seam.scales, "GradScaler scaler({.init_scale = 1024});");
+  line(seam.resumes_at > 0,
+       fmt::format("Snapshots snapshots(folder, ddp);  // all ends after step {}, and resumes on {} ranks",
+                   seam.resumes_at, seam.resumes_with));
+  line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
+  line(seam.thaws,
+       fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group), optimizer.add_param_group(net.late);",
+                   kChange));
+  line(seam.joins_late, fmt::format("  if (step == {}) optimizer.add_param_group(net.late);", kChange));
+  line(seam.schedules, "  set_lr(optimizer, step);");
+  line(true, "  optimizer.zero_grad();");
+  line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
+  line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
+  line(seam.uneven, "    if (rows.size(0) == 0) { ddp.step_without_data(); continue; }  // with the last micro-batch");
+  line(seam.autocasts, "    const Autocast scope(at::kCPU, at::kBFloat16);");
+  line(seam.set_weight, "    ddp.set_weight(rows.size(0));");
+  line(true, fmt::format("    const auto y = ddp(rows{});", seam.channels_last ? " /* channels last */" : ""));
+  line(seam.evaluates, "    { NoGradGuard guard; ddp(some); }");
+  line(true, fmt::format("    {}.backward();", seam.scales ? "scaler.scale(loss_of(y))" : "loss_of(y)"));
+  line(seam.accumulates, "  }");
+  line(seam.clips && seam.scales, "  scaler.unscale_(optimizer);");
+  line(seam.clips, seam.shards ? "  optimizer.clip_grad_norm(most);" : "  clip_grad_norm_(parameters, most);");
+  line(true, seam.scales ? "  scaler.step(optimizer), scaler.update();" : "  optimizer.step();");
+  line(seam.compares, "  ddp.check_replicas();");
+  line(seam.evaluates, "  { NoGradGuard guard; ddp.eval(); ddp(some); ddp.train(); }");
+  return text + "\n}\n";
+}
+
+TEST(Seams, AnyFeaturesTogetherTrainAsOneProcess) { expect_seams_to_hold({sensible, fault_of, source_of}); }
+
+}  // namespace
+}  // namespace lockstep::testing::seams_test

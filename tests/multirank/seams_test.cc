@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that combine features (tests/support/seam.h), trained by DistributedDataParallel on several ranks, against
+// the same tensors with all rows in one process.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/random.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "lockstep/train/snapshots.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/seam.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing::seams_test {
+namespace {
+
+constexpr int kChange = 3;  // the step before which a layer thaws, or an optimizer of its own begins
+constexpr std::int64_t kRows = 7;
+constexpr std::int64_t kWidth = 5;
+
+struct Net : nn::Module {
+  explicit Net(const Seam& seam) : is_tied(seam.tied) {
+    if (seam.tied) share_parameter("tied", middle.weight());
+    if (seam.unused) register_module("spare", nn::Linear(3, 3));
+    initialize(seam.seed);
+    if (seam.frozen) set_trains(first, false);
+    if (seam.thaws) set_trains(late, false);
+  }
+  static void set_trains(const nn::Module& module, bool trains) {
+    for (const Tensor& parameter : module.parameters()) parameter.set_requires_grad(trains);
+  }
+  Tensor forward(const Tensor& x) override {
+    Tensor y = tanh(middle(tanh(first(x))));
+    if (is_tied) y = tanh(linear(y, middle.weight(), middle.bias()));
+    return last(tanh(late(y)));
+  }
+  nn::Linear first = register_module("first", nn::Linear(kWidth, 6));
+  nn::Linear middle = register_module("middle", nn::Linear(6, 6));
+  nn::Linear late = register_module("late", nn::Linear(6, 6));
+  nn::Linear last = register_module("last", nn::Linear(6, 3));
+  bool is_tied = false;
+};
+
+// Rows [begin, end) of a micro-batch.
+Tensor rows_of(const Seam& seam, int step, int part, std::int64_t begin, std::int64_t end) {
+  Generator random(seam.seed * 1000 + static_cast<std::uint64_t>(10 * step + part));
+  const Tensor rows = Tensor::empty({end - begin, kWidth});
+  std::vector<float> all(static_cast<std::size_t>(kRows * kWidth));
+  for (float& value : all) value = random.normal();
+  std::copy(all.begin() + begin * kWidth, all.begin() + end * kWidth, rows.values<float>().begin());
+  return rows;
+}
+
+std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks) {
+  Generator random(seam.seed * 7 + static_cast<std::uint64_t>(100 * step + 10 * part + ranks));
+  std::vector<std::int64_t> cuts{0};
+  for (int rank = 1; rank < ranks; ++rank) {
+    cuts.push_back(seam.uneven ? static_cast<std::int64_t>(random.below(kRows + 1)) : kRows * rank / ranks);
+  }
+  cuts.push_back(kRows);
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+Tensor loss_of(const Tensor& y) { return mse_loss(y, Tensor::zeros(y.shape())); }
+int parts_of(const Seam& seam) { return seam.accumulates ? 2 : 1; }
+double rate_of(const Seam& seam, int step) {
+  const double rate = seam.adam ? 0.01 : 0.1;
+  return seam.schedules ? rate * (step + 1) / seam.steps : rate;
+}
+
+std::unique_ptr<optim::Optimizer> optimizer_for(const Seam& seam, std::vector<Tensor> parameters) {
+  if (seam.adam) return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.epsilon = 1e-3});
+  return std::make_unique<optim::SGD>(std::move(parameters), optim::SgdOptions{.momentum = 0.9});
+}
+
+// The optimizer of what trains from the first step, and from step kChange on that of the other layer.
+class Optimizers {
+ public:
+  Optimizers(const Seam& seam, const Net& net, bool has_both) : seam_(seam), net_(net) {
+    std::vector<Tensor> parameters;
+    for (const nn::Module* const module :
+         {static_cast<const nn::Module*>(&net.first), static_cast<const nn::Module*>(&net.middle),
+          static_cast<const nn::Module*>(&net.last)}) {
+      for (const Tensor& parameter : module->parameters()) {
+        if (parameter.requires_grad()) parameters.push_back(parameter);
+      }
+    }
+    if (!has_change()) {
+      for (const Tensor& parameter : net.late.parameters()) parameters.push_back(parameter);
+    }
+    all_.push_back(optimizer_for(seam, parameters));
+    if (has_both) change();
+  }
+  bool has_change() const { return seam_.thaws || seam_.joins_late; }
+  void change() {
+    if (has_change()) all_.push_back(optimizer_for(seam_, net_.late.parameters()));
+  }
+  std::vector<Tensor> parameters() const {
+    std::vector<Tensor> parameters;
+    for (const auto& one : all_)
+      parameters.insert(parameters.end(), one->parameters().begin(), one->parameters().end());
+    return parameters;
+  }
+  void step(int step) {
+    if (seam_.clips) optim::clip_grad_norm(parameters(), 0.1);
+    for (const auto& one : all_) {
+      one->set_learning_rate(rate_of(seam_, step));
+      one->step();
+    }
+  }
+  const std::vector<std::unique_ptr<optim::Optimizer>>& all() const { return all_; }
+
+ private:
+  const Seam& seam_;
+  const Net& net_;
+  std::vector<std::unique_ptr<optim::Optimizer>> all_;
+};
+
+Values train_alone(const Seam& seam) {
+  Net net(seam);
+  Optimizers optimizers(seam, net, false);
+  for (int step = 0; step < seam.steps; ++step) {
+    if (step == kChange && seam.thaws) Net::set_trains(net.late, true);
+    if (step == kChange) optimizers.change();
+    net.zero_grad();
+    for (int part = 0; part < parts_of(seam); ++part) {
+      backward(
+          scale(loss_of(net.forward(rows_of(seam, step, part, 0, kRows))), 1.0F / static_cast<float>(parts_of(seam))));
+    }
+    optimizers.step(step);
+  }
+  return weights_of(net);
+}
+
+void require_equal(const Tensor& seen, const Tensor& wanted, const std::string& what) {
+  if (seen.to_vector() != wanted.to_vector()) throw std::runtime_error(what + " is not that of the module");
+}
+
+// What a start of the program does on one rank.
+void train_rank(const Seam& seam, const std::shared_ptr<ProcessGroup>& group, const std::filesystem::path& folder,
+                int until, Values& weights) {
+  Net net(seam);
+  const DdpOptions options{.unused = seam.unused && seam.seed % 2 == 0
+                                         ? std::vector<std::string>{"spare.weight", "spare.bias"}
+                                         : std::vector<std::string>{},
+                           .shard = seam.shards ? Shard::optimizer : Shard::none};
+  std::optional<DistributedDataParallel> ddp(std::in_place, net, group, options);
+  const bool resumes = std::filesystem::exists(folder);
+  Optimizers optimizers(seam, net, resumes && seam.resumes_at > kChange);
+  std::optional<Snapshots> snapshots;
+  if (seam.resumes_at > 0) {
+    snapshots.emplace(folder, *ddp);
+    for (std::size_t i = 0; i < optimizers.all().size(); ++i) {
+      snapshots->add("optimizer" + std::to_string(i), *optimizers.all()[i]);
+    }
+    snapshots->restore();
+  }
+  for (auto step = static_cast<int>(ddp->steps()); step < until; ++step) {
+    if (step == kChange && seam.thaws) {  // what trains is decided when the module is wrapped
+      ddp.reset();
+      Net::set_trains(net.late, true);
+      ddp.emplace(net, group, options);
+    }
+    if (step == kChange && optimizers.has_change()) {
+      optimizers.change();
+      if (snapshots) snapshots->add("optimizer1", *optimizers.all().back());
+    }
+    net.zero_grad();
+    for (int part = 0; part < parts_of(seam); ++part) {
+      const auto cuts = cuts_of(seam, step, part, group->size());
+      const auto rank = static_cast<std::size_t>(group->rank());
+      const auto local = ddp->no_sync(part + 1 < parts_of(seam));
+      const std::int64_t rows = cuts[rank + 1] - cuts[rank];
+      if (rows == 0 && part + 1 < parts_of(seam)) continue;
+      if (rows == 0 && seam.seed % 3 == 0) {
+        ddp->step_without_data();
+        continue;
+      }
+      if (seam.set_weight) ddp->set_weight(rows);
+      const Tensor y = (*ddp)(rows_of(seam, step, part, cuts[rank], cuts[rank + 1]));
+      if (seam.evaluates) {
+        const NoGrad guard;
+        const Tensor some = rows_of(seam, 0, 1, 0, 2);
+        require_equal((*ddp)(some), net.forward(some), "an evaluation before backward");
+      }
+      ddp->backward(loss_of(y));
+    }
+    optimizers.step(step);
+    if (snapshots) snapshots->step();
+    if (seam.compares) ddp->check_replicas();
+    if (seam.evaluates) {
+      const NoGrad guard;
+      ddp->eval();
+      const Tensor some = rows_of(seam, 0, 2, 0, 3);
+      require_equal((*ddp)(some), net.forward(some), "an evaluation after a step");
+      ddp->train();
+    }
+  }
+  if (snapshots) snapshots->save();
+  ddp->check_replicas();
+  if (group->rank() == 0) weights = weights_of(net);
+}
+
+std::string fault_of(const Seam& seam) {
+  const Values wanted = train_alone(seam);
+  const Values before = weights_of(Net(seam));
+  const TemporaryFolder folder;
+  Values seen;
+  const auto start = [&](int ranks, int until) {
+    run_ranks(ranks, [&](const auto& group) { train_rank(seam, group, folder / "run", until, seen); });
+  };
+  try {
+    if (seam.resumes_at > 0) start(seam.ranks, seam.resumes_at);
+    start(seam.resumes_at > 0 ? seam.resumes_with : seam.ranks, seam.steps);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  for (const auto& [name, values] : wanted) {
+    float largest = 0, apart = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i] - before.at(name)[i]));
+      const float distance = std::abs(values[i] - seen.at(name)[i]);
+      apart = std::isnan(distance) ? INFINITY : std::max(apart, distance);
+    }
+    if (!(apart <= 1e-3F * largest))
+      return fmt::format("{} is {:g} apart after changes up to {:g}", name, apart, largest);
+  }
+  return {};
+}
+
+Seam without_what_it_refuses(Seam seam) {
+  seam.fused = seam.autocasts = seam.scales = seam.channels_last = false;  // LibTorch's
+  if (seam.shards) seam.thaws = false;  // an optimizer belongs to the DDP object that it was made after
+  if (seam.thaws) seam.joins_late = false, seam.resumes_at = 0;
+  return seam;
+}
+
+// What train_rank() does, as a user would write it.
+std::string source_of(const Seam& seam) {
+  std::string text = "Net net;";
+  const auto line = [&](bool is_in, std::string_view what) {
+    if (is_in) text += fmt::format("\n{}", what);
+  };
+  line(seam.frozen, "for (auto& p : net.first.parameters()) p.set_requires_grad(false);");
+  line(seam.thaws, "for (auto& p : net.late.parameters()) p.set_requires_grad(false);");
+  line(true, fmt::format("DistributedDataParallel ddp(net, group{});  // {} ranks",
+                         seam.shards ? ", {.shard = Shard::optimizer}" : "", seam.ranks));
+  line(true, fmt::format("optim::{} optimizer(parameters);", seam.adam ? "AdamW" : "SGD"));
+  line(seam.resumes_at > 0,
+       fmt::format("Snapshots snapshots(folder, ddp);  // all ends after step {}, and resumes on {} ranks",
+                   seam.resumes_at, seam.resumes_with));
+  line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
+  line(seam.thaws,
+       fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group), optimizers.push_back(...);", kChange));
+  line(seam.joins_late, fmt::format("  if (step == {}) optimizers.push_back(...);  // of net.late", kChange));
+  line(true, "  net.zero_grad();");
+  line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
+  line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
+  line(seam.set_weight, "    ddp.set_weight(rows);");
+  line(true, fmt::format("    const Tensor y = ddp(x);{}", seam.uneven ? "  // of 0 rows on some ranks" : ""));
+  line(seam.evaluates, "    { NoGrad guard; ddp(some); }");
+  line(true, "    ddp.backward(loss_of(y));");
+  line(seam.accumulates, "  }");
+  line(seam.clips, "  optim::clip_grad_norm(parameters, 0.1);");
+  line(seam.schedules, "  optimizer.set_learning_rate(schedule(step));");
+  line(true, "  optimizer.step();");
+  line(seam.compares, "  ddp.check_replicas();");
+  line(seam.evaluates, "  { NoGrad guard; ddp.eval(); ddp(some); ddp.train(); }");
+  return text + "\n}\n";
+}
+
+TEST(Seams, AnyFeaturesTogetherTrainAsOneProcess) {
+  expect_seams_to_hold({without_what_it_refuses, fault_of, source_of});
+}
+
+}  // namespace
+}  // namespace lockstep::testing::seams_test

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that combine features as users do, drawn by a seed. A test trains each one on several ranks and compares the
+// weights with those of one process; it prints a program that fails as source, without what it does not need to fail.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::testing {
+
+struct Seam {
+  std::uint64_t seed = 1;  // decides weights, rows, and which rank has which rows
+  int ranks = 2;
+  int steps = 8;
+  int resumes_at = 0;    // the step after which all ranks end and start again; 0: they don't
+  int resumes_with = 0;  // ranks of the second start
+  bool adam = false;     // else SGD with momentum
+  bool accumulates = false;
+  bool uneven = false;  // ranks have different numbers of rows, some none
+  bool clips = false;
+  bool schedules = false;
+  bool tied = false;
+  bool unused = false;      // a layer that no loss depends on
+  bool frozen = false;      // a layer that never trains
+  bool thaws = false;       // a frozen layer joins the optimizer in step 3
+  bool joins_late = false;  // a layer that has gradients all the time joins the optimizer in step 3
+  bool evaluates = false;   // between forward and backward, and after each step
+  bool shards = false;
+  bool compares = false;  // replicas after every step
+  // LibTorch's alone.
+  bool fused = false;
+  bool autocasts = false;
+  bool scales = false;
+  bool channels_last = false;
+  bool set_weight = false;  // the weight of a micro-batch is given, not counted
+};
+
+// What a program may do, in the order of the members.
+const std::vector<std::pair<std::string, bool Seam::*>>& seam_features();
+
+// What an engine makes of the programs.
+struct SeamEngine {
+  std::function<Seam(Seam)> without_what_it_refuses;
+  std::function<std::string(const Seam&)> fault_of;  // what is wrong after training; empty: nothing
+  std::function<std::string(const Seam&)> source_of;
+};
+
+// Tries 40 programs, or LOCKSTEP_SEAMS, from seed 1 or LOCKSTEP_SEAMS_SEED on. One that fails is a failure of the test,
+// with its source after all has been left out that it does not need to fail.
+void expect_seams_to_hold(const SeamEngine& engine);
+
+Seam draw_seam(std::uint64_t seed);
+// Returns the program as an initializer, such as Seam{.seed = 7, .ranks = 3, .clips = true}.
+std::string describe(const Seam& seam);
+
+}  // namespace lockstep::testing
