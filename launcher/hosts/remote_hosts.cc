@@ -203,10 +203,10 @@ void RemoteHosts::kill_shells() {
   kill_at_ = Deadline::never();
   for (std::size_t node = 0; node < hosts_.size(); ++node) {
     if (!hosts_[node]->running()) continue;
-    console_.message(
-        fmt::format("host {} (node rank {}): its remote shell does not end, and is killed; if that host was cut off, "
-                    "look there whether its launcher has ended its ranks",
-                    hosts_[node]->name(), node));
+    console_.message(fmt::format(
+        "host {} (node rank {}): its remote shell does not end, and is killed; a launcher that is still there ends "
+        "its ranks by itself: look there if that host was cut off",
+        hosts_[node]->name(), node));
     hosts_[node]->kill();
   }
 }

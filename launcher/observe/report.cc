@@ -169,7 +169,7 @@ bool is_taken(store::Store& store, const RankMap& hosts, int node_rank, const st
                        {.deadline = Deadline::after(kGiving), .is_called_off = is_called_off, .look = look});
   } catch (const Error& error) {
     console.message(fmt::format(
-        "node rank 0 has not taken the traces of this host: {}; their timeline is written on this host", error.what()));
+        "node rank 0 has not taken the traces of this host: {}; this host writes their timeline itself", error.what()));
     return false;
   }
 }
@@ -204,8 +204,9 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
       write_traces(traces, file, console);
     }
   } catch (const Error& error) {
-    console.message(fmt::format("no timeline was written to {}: {}; make room there, or give another --trace FILE",
-                                file, error.what()));
+    console.message(
+        fmt::format("no timeline was written to {}: {}; if that file can't be written, give another --trace FILE", file,
+                    error.what()));
   }
   if (options.log_dir.empty()) remove_empty_folders(trace_folder({}, options.trace));
   return signal;

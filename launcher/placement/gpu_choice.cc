@@ -54,7 +54,7 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
       index = find_uuid(entry, seen);
       if (!index)
         throw InvalidArgument(
-            fmt::format("{}: {} names no GPU of this host, or several; there are {}: give some of these", flag, entry,
+            fmt::format("{}: {} names none of the GPUs here, or several; there are {}: give some of these", flag, entry,
                         list_of(seen)));
     }
     // CUDA requires one form in all entries. An entry of CUDA_VISIBLE_DEVICES itself has the right form: for a slice of

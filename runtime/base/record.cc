@@ -88,8 +88,8 @@ std::vector<std::string> require_texts(std::string_view packed, std::string_view
 }
 
 void refuse_record(std::string_view what, std::size_t bytes) {
-  throw CorruptData(fmt::format(
-      "{}: a rank sent {} bytes that can't be read; run the same build of lockstep on all ranks", what, bytes));
+  throw CorruptData(
+      fmt::format("{}: got {} bytes that can't be read; run the same build of lockstep on all ranks", what, bytes));
 }
 
 std::string write_texts(std::span<const std::string> texts) {

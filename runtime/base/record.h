@@ -210,7 +210,7 @@ std::optional<Record> read_record(std::string_view text, EachField each_field) {
   return read_record(text, record, each_field) ? std::optional(std::move(record)) : std::nullopt;
 }
 
-// Throws CorruptData: "WHAT: 12 bytes that can't be read; run the same build of lockstep on all ranks".
+// Throws CorruptData: "WHAT: got 12 bytes that can't be read; run the same build of lockstep on all ranks".
 [[noreturn]] LOCKSTEP_INTERNAL_API void refuse_record(std::string_view what, std::size_t bytes);
 
 // The record that another process wrote. `what` says what it is, and whose.

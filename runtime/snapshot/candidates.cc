@@ -81,8 +81,8 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// Returns the first later generation that resumed from a step before the candidate's step, or null if no later
-// generation did.
+// Returns the first later generation that began anew or resumed from a step before the candidate's step, or null if
+// there is no such generation.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;

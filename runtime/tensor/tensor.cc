@@ -361,7 +361,7 @@ const Tensor& Tensor::set_requires_grad(bool on) const& {
   Impl& impl = checked();
   if (impl.dtype != DType::f32) {
     throw InvalidArgument(fmt::format(
-        "set_requires_grad: the tensor is {}, and only float32 has gradients; convert it to float32 first", str()));
+        "set_requires_grad: the tensor is {}, and only float32 has gradients; make it of float values", str()));
   }
   if (impl.node)
     throw InvalidArgument(

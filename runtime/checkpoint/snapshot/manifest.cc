@@ -265,29 +265,24 @@ void check_slices(const ManifestItem& item, const std::set<std::string>& files) 
     if (!names.insert(tensor.name).second) throw CorruptData(fmt::format("{} is there twice", name));
     const auto count = tensor.count();
     if (!count || (tensor.is_transposed && tensor.shape.size() != 2)) {
-      throw CorruptData(
-          fmt::format("{} has the shape {}{}, which no tensor has; the manifest is damaged: use another snapshot", name,
-                      describe(tensor.dtype, tensor.shape), tensor.is_transposed ? " transposed" : ""));
+      throw CorruptData(fmt::format("{} has the shape {}{}, which no tensor has", name,
+                                    describe(tensor.dtype, tensor.shape), tensor.is_transposed ? " transposed" : ""));
     }
     std::set<std::string> its_files;
     std::int64_t end = 0;
     for (const TensorSlice& slice : tensor.slices) {
       if (slice.begin != end || slice.end <= slice.begin || slice.end > *count) {
-        throw CorruptData(
-            fmt::format("{} has elements {} to {} in {}, which do not follow its first {} of {} elements; the manifest "
-                        "is damaged: use another snapshot",
-                        name, slice.begin, slice.end, in_quotes(slice.file), end, *count));
+        throw CorruptData(fmt::format("{} has elements {} to {} in {}, which do not follow its first {} of {} elements",
+                                      name, slice.begin, slice.end, in_quotes(slice.file), end, *count));
       }
       if (!files.contains(slice.file) || !its_files.insert(slice.file).second) {
-        throw CorruptData(fmt::format(
-            "{} has a slice in file {}, which {}; the manifest is damaged: use another snapshot", name,
-            in_quotes(slice.file), files.contains(slice.file) ? "has another slice too" : "is not one of its files"));
+        throw CorruptData(
+            fmt::format("{} has a slice in file {}, which {}", name, in_quotes(slice.file),
+                        files.contains(slice.file) ? "has another slice too" : "is not one of the snapshot's files"));
       }
       end = slice.end;
     }
-    if (end != *count)
-      throw CorruptData(fmt::format("{} ends after {} of {} elements; the manifest is damaged: use another snapshot",
-                                    name, end, *count));
+    if (end != *count) throw CorruptData(fmt::format("{} ends after {} of {} elements", name, end, *count));
   }
 }
 
@@ -308,16 +303,12 @@ void check_references(const Manifest& manifest) {
     const std::string name = in_quotes(item.name);
     if (!items.insert(item.name).second) throw CorruptData(fmt::format("item {} is there twice", name));
     if (item.tensors && !files.contains(*item.tensors)) {
-      throw CorruptData(
-          fmt::format("item {} has its tensors in file {}, which is not one of the snapshot's files; the manifest is "
-                      "damaged: use another snapshot",
-                      name, in_quotes(*item.tensors)));
+      throw CorruptData(fmt::format("item {} has its tensors in file {}, which is not one of the snapshot's files",
+                                    name, in_quotes(*item.tensors)));
     }
     if (item.kind == ItemKind::per_rank && std::cmp_not_equal(item.values.size(), manifest.world_size)) {
-      throw CorruptData(
-          fmt::format("item {} has values of {} ranks, and there were {} ranks in the job; the manifest is damaged: "
-                      "use another snapshot",
-                      name, item.values.size(), manifest.world_size));
+      throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {} ranks in the job", name,
+                                    item.values.size(), manifest.world_size));
     }
     check_slices(item, files);
   }
@@ -335,8 +326,8 @@ void join_part(Manifest& manifest, Manifest part) {
       if (whole == manifest.items.end() || known == whole->sliced.end() || known->dtype != tensor.dtype ||
           known->shape != tensor.shape || known->is_transposed != tensor.is_transposed) {
         throw CorruptData(
-            fmt::format("item {}: tensor {} is {} in a rank's part of the manifest, and rank 0 has another shape or "
-                        "dtype; add the same items on every rank",
+            fmt::format("item {}: tensor {} is {} in a rank's part of the manifest, and rank 0 has another, or none; "
+                        "add the same items on every rank",
                         in_quotes(item.name), in_quotes(tensor.name), describe(tensor.dtype, tensor.shape)));
       }
       // Ranks come in no order of elements. Gaps and overlaps are looked for once all are there, by check_references().
@@ -388,7 +379,11 @@ SnapshotValues values_from_text(std::string_view text) {
 
 Manifest manifest_from_text(std::string_view text) {
   Manifest manifest = part_from_text(text);
-  check_references(manifest);
+  try {
+    check_references(manifest);
+  } catch (const CorruptData& error) {
+    throw CorruptData(fmt::format("{}; the manifest is damaged: use another snapshot", error.what()));
+  }
   return manifest;
 }
 

@@ -177,9 +177,9 @@ TEST(Record, IsRequiredWithItsOwnersName) {
   };
   const std::string remedy = "bytes that can't be read; run the same build of lockstep on all ranks";
   EXPECT_EQ(refusal([] { require_record<Point>("nonsense", kPointFields, "the point of rank 1"); }),
-            "the point of rank 1: 8 " + remedy);
+            "the point of rank 1: got 8 " + remedy);
   EXPECT_EQ(refusal([&] { require_records<Point>(text + "more", kPointFields, "the points of rank 1"); }),
-            fmt::format("the points of rank 1: {} {}", text.size() + 4, remedy));
+            fmt::format("the points of rank 1: got {} {}", text.size() + 4, remedy));
 }
 
 TEST(Record, OtherTextIsNone) {
