@@ -93,7 +93,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const Seam& seam, std::vector<Te
 // The optimizer of what trains from the first step, and from step kChange on that of the other layer.
 class Optimizers {
  public:
-  Optimizers(const Seam& seam, const Net& net, bool has_both) : seam_(seam), net_(net) {
+  Optimizers(const Seam& seam, const Net& net) : seam_(seam), net_(net) {
     std::vector<Tensor> parameters;
     for (const nn::Module* const module :
          {static_cast<const nn::Module*>(&net.first), static_cast<const nn::Module*>(&net.middle),
@@ -102,27 +102,23 @@ class Optimizers {
         if (parameter.requires_grad()) parameters.push_back(parameter);
       }
     }
-    if (!has_change()) {
+    if (!seam.thaws && !seam.joins_late) {
       for (const Tensor& parameter : net.late.parameters()) parameters.push_back(parameter);
     }
     all_.push_back(optimizer_for(seam, parameters));
-    if (has_both) change();
+    if (seam.joins_late) add_late();
   }
-  bool has_change() const { return seam_.thaws || seam_.joins_late; }
-  void change() {
-    if (has_change()) all_.push_back(optimizer_for(seam_, net_.late.parameters()));
-  }
-  std::vector<Tensor> parameters() const {
-    std::vector<Tensor> parameters;
-    for (const auto& one : all_)
-      parameters.insert(parameters.end(), one->parameters().begin(), one->parameters().end());
-    return parameters;
-  }
+  void add_late() { all_.push_back(optimizer_for(seam_, net_.late.parameters())); }
   void step(int step) {
-    if (seam_.clips) optim::clip_grad_norm(parameters(), 0.1);
-    for (const auto& one : all_) {
-      one->set_learning_rate(rate_of(seam_, step));
-      one->step();
+    const std::size_t count = step < kChange ? 1 : all_.size();
+    std::vector<Tensor> parameters;
+    for (std::size_t i = 0; i < count; ++i) {
+      parameters.insert(parameters.end(), all_[i]->parameters().begin(), all_[i]->parameters().end());
+    }
+    if (seam_.clips) optim::clip_grad_norm(parameters, 0.1);
+    for (std::size_t i = 0; i < count; ++i) {
+      all_[i]->set_learning_rate(rate_of(seam_, step));
+      all_[i]->step();
     }
   }
   const std::vector<std::unique_ptr<optim::Optimizer>>& all() const { return all_; }
@@ -135,10 +131,12 @@ class Optimizers {
 
 Values train_alone(const Seam& seam) {
   Net net(seam);
-  Optimizers optimizers(seam, net, false);
+  Optimizers optimizers(seam, net);
   for (int step = 0; step < seam.steps; ++step) {
-    if (step == kChange && seam.thaws) Net::set_trains(net.late, true);
-    if (step == kChange) optimizers.change();
+    if (step == kChange && seam.thaws) {
+      Net::set_trains(net.late, true);
+      optimizers.add_late();
+    }
     net.zero_grad();
     for (int part = 0; part < parts_of(seam); ++part) {
       backward(
@@ -162,8 +160,7 @@ void train_rank(const Seam& seam, const std::shared_ptr<ProcessGroup>& group, co
                                          : std::vector<std::string>{},
                            .shard = seam.shards ? Shard::optimizer : Shard::none};
   std::optional<DistributedDataParallel> ddp(std::in_place, net, group, options);
-  const bool resumes = std::filesystem::exists(folder);
-  Optimizers optimizers(seam, net, resumes && seam.resumes_at > kChange);
+  Optimizers optimizers(seam, net);
   std::optional<Snapshots> snapshots;
   if (seam.resumes_at > 0) {
     snapshots.emplace(folder, *ddp);
@@ -177,10 +174,7 @@ void train_rank(const Seam& seam, const std::shared_ptr<ProcessGroup>& group, co
       ddp.reset();
       Net::set_trains(net.late, true);
       ddp.emplace(net, group, options);
-    }
-    if (step == kChange && optimizers.has_change()) {
-      optimizers.change();
-      if (snapshots) snapshots->add("optimizer1", *optimizers.all().back());
+      optimizers.add_late();
     }
     net.zero_grad();
     for (int part = 0; part < parts_of(seam); ++part) {
@@ -247,7 +241,7 @@ std::string fault_of(const Seam& seam) {
 
 Seam without_what_it_refuses(Seam seam) {
   seam.fused = seam.autocasts = seam.scales = seam.channels_last = false;  // LibTorch's
-  if (seam.shards) seam.thaws = false;  // an optimizer belongs to the DDP object that it was made after
+  if (seam.shards) seam.thaws = seam.joins_late = false;  // one optimizer has all shards, and belongs to its DDP object
   if (seam.thaws) seam.joins_late = false, seam.resumes_at = 0;
   return seam;
 }
@@ -269,7 +263,6 @@ std::string source_of(const Seam& seam) {
   line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
   line(seam.thaws,
        fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group), optimizers.push_back(...);", kChange));
-  line(seam.joins_late, fmt::format("  if (step == {}) optimizers.push_back(...);  // of net.late", kChange));
   line(true, "  net.zero_grad();");
   line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
   line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
@@ -281,6 +274,7 @@ std::string source_of(const Seam& seam) {
   line(seam.clips, "  optim::clip_grad_norm(parameters, 0.1);");
   line(seam.schedules, "  optimizer.set_learning_rate(schedule(step));");
   line(true, "  optimizer.step();");
+  line(seam.joins_late, fmt::format("  if (step >= {}) optimizer_of_late.step();", kChange));
   line(seam.compares, "  ddp.check_replicas();");
   line(seam.evaluates, "  { NoGrad guard; ddp.eval(); ddp(some); ddp.train(); }");
   return text + "\n}\n";
