@@ -28,6 +28,7 @@ run_extras() {
   part "soak hosts, 100 kills" scripts/test --extra soak hosts --kills 100
   part "soak attribution, 50 runs of each" scripts/test --extra soak attribution --runs 50
   part "soak libtorch, 10,000 steps" scripts/test --extra soak libtorch
+  part "seams, 5,000 programs of each engine" scripts/test --extra seams --count 5000
   part "fuzz, 5 minutes each" scripts/test --extra fuzz --seconds 300
   part "libtorch under sanitizers" scripts/test --extra libtorch-sanitizers
   part "cuda: names and architectures of the plug-in" scripts/test --extra cuda
