@@ -342,6 +342,7 @@ TEST_F(SnapshotJob, WhoseStderrNobodyReadsSavesTheLastStepWhenARankDies) {
 
 TEST_F(SnapshotJob, UnderMpirunIsStoppedByItsSigtermAndSaves) {
   LOCKSTEP_NEEDS_MPIRUN();
+  if (testing::kSanitized) GTEST_SKIP() << "50,000 steps take minutes under a sanitizer";
   constexpr int kLong = 50000;  // it takes its time to pass a signal on
   // It waits that long before it signals the ranks, and again before it kills them.
   const Words mpirun{"mpirun", "--mca", "odls_base_sigkill_timeout", "1", "-n", "2"};
