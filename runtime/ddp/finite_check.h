@@ -33,9 +33,10 @@ class FiniteCheck {
   // any BucketPlan.
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
-  // `memory`, `specs` and `micro_batches` must outlive this object. On a device bytes_behind(specs.size()) bytes of the
-  // arena, from offset `behind` on, belong to this object. Only the first `gradients` elements of `specs` are
-  // parameters. `micro_batches` holds the sums that the ranks exchange, or is null if all gradients are in the arena.
+  // `memory`, `specs` and `micro_batches` must outlive this object. On a device the FiniteCheck owns
+  // bytes_behind(specs.size()) bytes of the arena, from offset `behind` on. Only the first `gradients` elements of
+  // `specs` are parameters. `micro_batches` holds the sums that the ranks exchange, or is null if all gradients are in
+  // the arena.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
   // Reads the results of the steps that have ended, as far as the results have arrived on the host.

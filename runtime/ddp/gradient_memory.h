@@ -2,7 +2,7 @@
 // GradientMemory lets the Reducer read and write the arena's bytes between collectives.
 //
 // If the arena is in CPU memory, each call reads or writes at once. On a device each call queues its work in the
-// compute stream, in which the gradients are written too, and the host does not wait. The compute stream runs the work
+// compute stream, in which the gradients are also written, and the host does not wait. The compute stream runs the work
 // in the order of the calls.
 //
 // Threads: only the Reducer's thread calls this class.
@@ -28,7 +28,7 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // Returns the compute stream, in which the gradients are written on a device.
   StreamView stream() const { return stream_; }
-  // On a device, makes the stream that follow() takes next wait for the present work of the compute stream. Call
+  // On a device, makes the stream of the next follow() wait for the present work of the compute stream. Call
   // detach_stream() when the Reducer no longer uses the compute stream. The stream may be destroyed afterwards.
   void detach_stream();
   // Makes `stream` the compute stream. Later work in `stream` runs after the work that the previous compute stream had

@@ -36,7 +36,7 @@ class OrderedSum {
   // Copies `row`, which lies on the group's device and is this rank's row `index`. Call put() or row(), then send(),
   // then gather().
   void put(std::size_t index, const void* row);
-  // Returns the buffer into which the caller may write this rank's row in the side stream, instead of calling put().
+  // Returns the buffer for this rank's row, which the caller may fill by work in the side stream instead of by put().
   // REQUIRES: each rank has one row.
   BufferView row() const { return view(0, count_); }
   // Starts the all-to-all.

@@ -348,7 +348,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     if (memory.device() == nullptr) {
       total = queue.total_weight();
       // If no rank had data, the sums of the gradients mean nothing, so the CPU zeros the arena. On a device the
-      // group's division has already zeroed these sums.
+      // group's division has already zeroed the sums of a step in which no rank had data.
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
@@ -388,8 +388,9 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   rethrow_failure();
   return in_group([&] {
     // total_weight() throws a failure of the group here, before at() waits for a copy that would never arrive. If no
-    // rank had data, the group has zeroed the used map with the gradients, and nobody knows which parameters were used.
-    // In a step in which no rank had data, all ranks return true, because the ranks' results must be equal.
+    // rank had data, the group has zeroed the map of used parameters along with the gradients, and nobody knows which
+    // parameters were used. In a step in which no rank had data, all ranks return true, because the ranks' results must
+    // be equal.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });

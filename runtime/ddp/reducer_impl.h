@@ -77,7 +77,7 @@ struct Reducer::Impl {
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
   // Runs `call`, which uses the group, and keeps an exception of `call` in `failure`. Later calls of the Reducer
-  // rethrow `failure` instead of an error that follows from this failure.
+  // rethrow `failure` instead of throwing an error that `failure` has caused.
   template <typename Call>
   auto in_group(Call call) {
     try {
@@ -111,14 +111,14 @@ struct Reducer::Impl {
 
   std::int64_t unit = 1;  // the unit of weights
   int plan_changes = 0;
-  // Whether the order of the gradients is final. The order becomes final with plan_order() or after the first
+  // True if the order of the gradients is final. The order becomes final with plan_order() or after the first
   // synchronised step, and is final from the start if there are shards.
   bool order_is_known = false;
   std::vector<int> observed;  // the order of the marks in the first synchronised step
 
   bool in_step = false;
   std::vector<Work> gathers;  // the all-gathers of the last update_shards() on a device
-  // Whether update_shards() may be called, because the last synchronised step has shards that are not updated yet.
+  // True if update_shards() may be called, because the last synchronised step has shards that are not updated yet.
   bool has_shards = false;
   bool begun_once = false;
   bool synchronize = true;

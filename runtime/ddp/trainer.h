@@ -105,8 +105,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
 
   // Begins a micro-batch of weight `weight`, unless set_weight() has given another weight since the last backward. If
   // `weight` is nullopt, the program gives the weight with set_weight() before the backward. Throws InvalidArgument at
-  // the first micro-batch of no_sync() if gradients are not cleared, because the old gradients would be weighted with
-  // this micro-batch.
+  // the first micro-batch of no_sync() if gradients are not cleared, because the old gradients would be multiplied by
+  // this micro-batch's weight.
   void begin_forward(std::optional<std::int64_t> weight);
   void set_weight(std::int64_t weight);
   // Returns true if a forward or set_weight() has given a weight that no backward has used yet.

@@ -81,8 +81,8 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// Returns the first later generation that began anew or resumed from a step before the candidate's step, or null if
-// there is no such generation.
+// Returns the first generation after the candidate's generation that began anew or resumed from a step before the
+// candidate's step. Returns null if there is no such generation.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -167,7 +167,7 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
       // Don't resume from an older snapshot, because the run would train the steps again, and no later run could resume
-      // from this snapshot.
+      // from this newer snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: the snapshot '{}' can't be read: {}; or move that snapshot away, to resume from an older one",

@@ -94,8 +94,8 @@ class Candidates {
   };
 
   // Finds, for each file of a snapshot, a rank whose disk has the file undamaged. `members` are the candidates of the
-  // snapshot on all ranks. If no rank has an undamaged copy of some file, returns nullopt, after adding the candidates
-  // to damaged_ or setting absent_.
+  // snapshot on all ranks. If no rank has an undamaged copy of some file, adds the candidates to damaged_ or sets
+  // absent_, and returns nullopt.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
   // Sets `lead.readers`, which has a rank that reads the file for each file of the manifest, or for only the file
   // `only`. Returns a file that no rank has, or null if each file is on the disk of some rank.

@@ -56,8 +56,8 @@ class Catalogue {
   // Collective. Begins a new generation of the job, which resumes from `from_step`, or from no snapshot if `from_step`
   // is nullopt. If `all_write` is true, every rank writes to its own disk; otherwise only rank 0 writes.
   void begin(std::optional<std::int64_t> from_step, bool all_write);
-  // Records this start of the job on this rank's disk, unless the disk already has the record. A full disk may have
-  // refused the record in begin().
+  // Records this start of the job on this rank's disk, unless the disk already has the record. The call of begin() may
+  // have failed to write the record because the disk was full.
   void record_start();
   bool keeps_disk() const { return keeps_disk_; }
   bool all_write() const { return all_write_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rescue keeps the training state at the end of the last step that this rank has finished. A surviving rank can save
-// the kept state after another rank has died. Ranks that stop during an evaluation can save the kept state too.
+// the kept state after another rank has died. Ranks that stop during an evaluation can also save the kept state.
 //
 // Rescue does not copy memory that only optimizers write, because this memory has the kept step's state until an
 // optimizer writes again. In each step, Rescue copies the memory that a forward pass or the program changes.

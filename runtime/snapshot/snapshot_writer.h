@@ -30,7 +30,7 @@ class SnapshotWriter {
   SnapshotWriter(ProcessGroup& group, Catalogue& catalogue);
 
   // Returns the last step that was saved, or from which the run resumed, or a negative number if no step was saved. A
-  // step whose write has failed counts as saved too, so that last_saved() is equal on all ranks.
+  // step whose write has failed also counts as saved, so that last_saved() is equal on all ranks.
   std::int64_t last_saved() const { return last_saved_; }
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 

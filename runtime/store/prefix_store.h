@@ -25,7 +25,7 @@ class LOCKSTEP_INTERNAL_API PrefixStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Returns the number of all keys in the store underneath, including keys without this object's prefix.
+  // Returns the number of all keys in the store that keeps the values, including keys without this object's prefix.
   std::int64_t num_keys() override { return store_->num_keys(); }
   // Returns the keys that begin with this object's prefix, and removes the prefix from each returned key.
   std::vector<std::string> list_keys() override;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // AllReduceSteps reduces data by segments. Each rank that carries a range of a segment adds up the range over all ranks
-// of its host, and exchanges the sums with the ranks at its place on the other hosts. Each rank that carries a range
-// then writes the result into the memory of all ranks of its host.
+// of its host. The rank then exchanges the sums with the ranks that carry the same range on the other hosts. Each rank
+// that carries a range then writes the result into the memory of all ranks of its host.
 //
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
 // numbered host by host, with the same power of two of ranks on every host, the result has the bits of the tree over
-// all ranks (comm/reduction.h). Sums travel in the type in which values accumulate if the data's type would be rounded
-// or divided twice: sums of 16-bit floats travel as float32. Results travel in a second trip between the hosts, in the
-// data's type. If ranks share no memory, every rank acts as a host with one rank and sends its data instead of sums.
+// all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, sums travel in the type
+// in which values accumulate: sums of 16-bit floats travel as float32. Results travel in a second trip between the
+// hosts, in the data's type. If ranks share no memory, every rank acts as a host with one rank and sends its data
+// instead of sums.
 //
 // A reduce to one root also uses AllReduceSteps, through windows of shared memory; only the root copies the result out
 // of its window.
@@ -19,7 +20,7 @@
 
 namespace lockstep::wire {
 
-// Returns the bytes by which the announcement of an all-reduce carries `offset` to the other ranks.
+// Encodes `offset` as the bytes that the announcement of an all-reduce carries to the other ranks.
 std::vector<std::byte> written(const comm::ArenaOffset& offset);
 
 class AllReduceSteps final : public SegmentSteps {

@@ -30,8 +30,9 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// A Doorbell is the end of a doorbell at which its owner hears rings and sleeps. One thread owns a Doorbell, but any
-// thread may call ring(). If another thread has heard a ring by hear(), the ring does not keep the owner awake.
+// A Doorbell is the owner's end of a doorbell, at which the owner hears rings and sleeps. One thread owns a Doorbell,
+// but any thread may call ring(). If another thread has heard a ring by calling hear(), the ring does not keep the
+// owner awake.
 class Doorbell {
  public:
   // `words` must outlive this object, and may lie in memory through which other processes ring.
@@ -42,7 +43,7 @@ class Doorbell {
   // Returns true if the doorbell was rung since the last hear().
   LOCKSTEP_INTERNAL_API bool hear();
   // Calls `sleep` unless the doorbell was rung since the last hear(). The function `sleep` waits until file() is
-  // readable, or for other events. A ring during the call of `sleep` makes file() readable.
+  // readable, or for other events. If another thread calls ring() while `sleep` runs, file() becomes readable.
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);

@@ -101,8 +101,8 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank that is connected to this rank sends its goodbye over the connection, after its other frames. So on_bell()
-// ignores the notice about a connected rank until the connection has ended.
+// A rank that is connected to this rank sends its goodbye over the connection, after its other frames. Until the
+// connection has ended, on_bell() therefore ignores the notice that the connected rank has left.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
   for (int r = 0; r < size_; ++r) {

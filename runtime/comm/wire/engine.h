@@ -45,8 +45,8 @@ namespace lockstep::wire {
 class WireCollective;
 
 // A ThreadMaker calls `body` on a group's communication thread, and returns a function that waits for the end of
-// `body`. By default start_own_thread() makes a thread. A backend whose library may be called by only one thread passes
-// a different ThreadMaker.
+// `body`. By default start_own_thread() makes a thread. A backend passes another ThreadMaker instead of
+// start_own_thread() if only one thread may call the backend's library.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
 LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void()> body);
 
@@ -108,8 +108,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 
   // The functions from run() to allocate() do the communication thread's work.
   void run();
-  // Does the communication thread's work until the engine ends. REQUIRES: this thread has the token. This thread also
-  // has the token when work() returns or throws.
+  // Does the communication thread's work until the engine ends. REQUIRES: this thread has the token. The thread that
+  // calls work() still has the token when work() returns or throws.
   void work();
   // Polls the wire for a while, then sleeps until the wire has news. If a caller wants the token, await_news() yields
   // the token to that caller.
@@ -153,7 +153,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // gives up.
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
-  // Returns the other ranks that have not announced `collective`, with a text that names these ranks. If all ranks have
+  // Returns the other ranks that have not announced `collective`, and a text that names these ranks. If all ranks have
   // announced `collective`, the result names the ranks whose data is awaited and the rank that announced last.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
   // Returns a text for messages that says which collective this rank was in, such as "rank 1 (...) was in all_reduce

@@ -109,8 +109,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
   // If the process has groups without a communication thread, this thread must advance those groups in wait_for().
-  // Advancing those groups may take long and must not delay this group, so the communication thread does this
-  // group's work.
+  // Advancing groups without a communication thread may take long and must not delay this group, so this group's
+  // communication thread does the group's work.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {

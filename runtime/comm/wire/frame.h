@@ -38,8 +38,8 @@ struct Frame {
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Returns the number of bytes at the start of a written frame that must be sent. The bytes of the frame that need not
-// be sent are zero.
+// Returns how many bytes of a written frame must be sent, counted from the frame's start. The bytes of the frame that
+// need not be sent are zero.
 std::size_t used_bytes(std::span<const std::byte> frame);
 // Parses a frame. Returns nullopt if `bytes` is not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);

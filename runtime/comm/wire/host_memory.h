@@ -56,7 +56,7 @@ class HostMemory {
   virtual ~HostMemory() = default;
 
   // Allocates an arena. All ranks of the host call allocate(), which blocks. Throws BackendUnavailable if a rank of the
-  // host has no room for the arena, or Broken.
+  // host has no room for the arena, and Broken after any other failure or interrupt().
   virtual Arena allocate(std::size_t bytes) = 0;
   // Returns the arena of this rank in which `buffer` lies, and the buffer's offset in the arena. If the buffer is the
   // user's own memory, the result names no arena.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HostStatusTable is a table in shared memory that tells the ranks of one host which ranks have left the group.
-// The table is needed because the ranks of a host have no connections with each other, nor with every rank of the
-// other hosts.
+// The ranks of a host need HostStatusTable because they have no connections with each other, and are connected to only
+// some ranks of the other hosts.
 //
 // A rank that leaves writes the notice into the table of its own host. On each other host, the rank that relays the
 // leaving rank's announcements writes the notice (op_header_table.h). The rank that writes a notice rings the doorbells

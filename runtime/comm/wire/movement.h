@@ -4,7 +4,7 @@
 //
 // The ranks divide a reduction. Every rank receives the other ranks' data for its range of a reduction, and reduces the
 // data in the fixed order of comm/reduction.h. Every rank then sends its result to the ranks that need the result. A
-// reduction divided by ranges sends as many bytes as a ring does, but in two steps, and gives the same bits as a
+// reduction divided by ranges sends as many bytes as a ring all-reduce, but in two steps, and gives the same bits as a
 // reduction in shared memory.
 #pragma once
 

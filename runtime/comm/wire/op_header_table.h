@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. So a rank
-// sends each announcement to only one rank of each other host.
+// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. Because of
+// the table, a rank sends each announcement to only one rank of each other host.
 //
 // A rank's announcements reach a host through one rank of that host, the relay, which puts the announcements on the
 // table. On its own host, each rank is the relay of its own announcements. The l-th rank of a host is the relay of the
@@ -8,9 +8,9 @@
 // announcement on the table rings the host's doorbells, so each rank wakes only once per collective.
 //
 // A slot of the table is reused after kSlots collectives, when no rank reads the old announcement any more. A rank
-// announces at most kAhead collectives after the last collective of which it has read all announcements. So when a rank
-// announces collective n, all ranks have announced collective n - kAhead and have read the announcements of collective
-// n - kSlots.
+// announces at most kAhead collectives after the last collective of which it has read all announcements. When a rank
+// announces collective n, all ranks have therefore announced collective n - kAhead and have read the announcements of
+// collective n - kSlots.
 //
 // A word that guards other memory is stored with release order after that memory, and loaded with acquire order before
 // that memory.
@@ -54,9 +54,9 @@ class OpHeaderTable {
   // Returns the ranks whose announcements are put on the table by other ranks of this host.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
-  // Removes from `absent` the ranks of other hosts whose relay is another rank of this host that is also in `absent`. A
-  // removed rank may have announced its collectives, because a suspended relay puts no announcements on the table.
-  // Returns the removed ranks. REQUIRES: `absent` is sorted.
+  // Removes a rank of another host from `absent` if the rank's relay on this host is another rank than this rank and is
+  // also in `absent`. A removed rank may have announced its collectives, because a suspended relay does not put the
+  // announcements on the table. Returns the removed ranks. REQUIRES: `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
   // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
   // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() after

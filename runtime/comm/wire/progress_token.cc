@@ -65,7 +65,7 @@ void ProgressToken::request_unless_callers_follow() {
 void ProgressToken::give_up_of_this_thread() {
   // A signal handler may close the group while a Caller exists further down this thread's stack. Closing the group
   // joins the communication thread, which needs the token to end, and the interrupted Caller can't return before the
-  // join. So the interrupted Caller must give up the token here.
+  // join. The interrupted Caller must give up the token here, so that the communication thread can end.
   for (Caller* caller = innermost; caller != nullptr; caller = caller->outer_) {
     if (&caller->token_ == this) caller->give_up();
   }

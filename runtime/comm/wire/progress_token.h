@@ -2,9 +2,9 @@
 // A thread must hold the ProgressToken to run a WireEngine. The token is held by the communication thread, or by a
 // caller: a thread of the program that waits for a collective.
 //
-// Handing work to another thread and its result back takes longer than a small collective. So a caller takes the token,
-// if the token is free, and does the communication thread's work while it waits. The communication thread naps while a
-// caller has the token, and while callers follow each other quickly.
+// Handing work to another thread, and handing the result back, takes longer than a small collective. While a caller
+// waits, it therefore takes the token, if the token is free, and does the communication thread's work. The
+// communication thread naps while a caller has the token, and while callers follow each other quickly.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ class ProgressToken {
   // follows, the communication thread takes the token after its nap and does the announced work. Any thread may call
   // this function.
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Takes the token from each Caller further down this thread's stack. A signal handler that closes the group
-  // needs give_up_of_this_thread().
+  // Takes the token from each Caller that exists further down this thread's stack. A signal handler that closes the
+  // group must call give_up_of_this_thread().
   void give_up_of_this_thread();
 
   // A Caller shows, as long as the Caller exists, that a thread of the program wants the token.
@@ -71,7 +71,7 @@ class ProgressToken {
  private:
   // Naps grow from kShortNap to kLongNap while callers follow each other, because on a machine with few cores a wake-up
   // takes a core from a caller. If a collective is started right after another collective and nobody waits for the new
-  // collective, kLongNap bounds its delay.
+  // collective, a nap delays the new collective by at most kLongNap.
   static constexpr std::chrono::microseconds kShortNap{200};
   static constexpr std::chrono::microseconds kLongNap{2000};
   // The time after which a new caller no longer counts as following the last caller.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentCounts tells the ranks of one host how far each of them is with the segments of its collectives
+// SegmentCounts tells the ranks of one host how far each rank has come with the segments of its collectives
 // (segment_pipeline.h). The counts lie in memory that the ranks of the host share.
 //
 // Each rank has two counts, which only grow and which only that rank writes. A rank stores its own count and then reads
-// the other ranks' counts, with sequentially consistent operations. So the rank whose count reaches a number last sees
-// that all counts have reached the number, and rings the other ranks' doorbells. A rank that reads another rank's count
-// also sees the writes that the other rank made before it stored the count.
+// the other ranks' counts, with sequentially consistent operations. The rank whose count reaches a number last
+// therefore sees that all counts have reached the number, and rings the other ranks' doorbells. A rank that reads
+// another rank's count also sees the writes that the other rank made before it stored the count.
 #pragma once
 
 #include <atomic>

@@ -5,8 +5,8 @@
 //
 // A segment goes through phases. Each phase of a segment is a step that never blocks. The pipeline takes a step when
 // the step's condition holds: a transfer of the wire is done, or a count of the host has reached a number
-// (segment_counts.h). All ranks number the segments of all their collectives alike, so the ranks need not agree on an
-// order of steps. Each kind of collective has a class of steps that decides what a step does (segment_steps.h).
+// (segment_counts.h). A segment has an equal number on all ranks, so the ranks need not agree on an order of steps.
+// Each kind of collective has a class of steps that decides what a step does (segment_steps.h).
 //
 // Threads: the group's communication thread calls all functions except awaited_neighbours(), which any thread may call.
 #pragma once
@@ -35,8 +35,8 @@ class SegmentPipeline {
   SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts, Wire& wire);
 
   // Returns whether a collective is cut into segments. An all-reduce is always cut into segments. If the ranks of a
-  // host share memory, reduce, broadcast, all_gather and reduce_scatter are cut into segments too, because their data
-  // would otherwise be sent to a host once for each rank. The remaining collectives block in move() (movement.h).
+  // host share memory, reduce, broadcast, all_gather and reduce_scatter are also cut into segments, because otherwise
+  // their data would be sent to a host once for each rank. The remaining collectives block in move() (movement.h).
   bool serves(const comm::CollectiveArgs& args) const;
   // Adds a collective that all ranks have announced. REQUIRES: every rank adds its collectives in the same order.
   // `args` and the memory of its buffers must stay valid until step() has called `on_done`.

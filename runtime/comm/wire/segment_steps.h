@@ -3,7 +3,7 @@
 //
 // Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. Each rail (the l-th ranks of
 // all hosts) carries one range of every segment. The ranks of a rail exchange their range only with each other, and
-// each of them copies the range into the memory of all ranks of its host.
+// each rank of the rail copies the range into the memory of all ranks of its host.
 //
 // Threads: the group's communication thread calls all functions.
 #pragma once
@@ -77,8 +77,8 @@ class SegmentSteps {
   SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
       : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
-  // Calls what(host) for the other hosts. Each host calls what() first for the host that follows it, so that not all
-  // hosts begin with the same host.
+  // Calls what(host) for the other hosts. Each host calls what() first for the next host, so that not all hosts begin
+  // with the same host.
   template <typename What>
   void for_other_hosts(What what) const {
     const std::size_t count = hosts_.ranks.size();

@@ -105,8 +105,8 @@ bool Shutdown::is_loss(int peer) {
   }
   if (failure_.happened()) return false;
   // The peer may have left while this rank was suspended, or the wire may have reported the end of the connection
-  // before the peer's goodbye. When a message of this rank to itself has come back, a goodbye that the peer said in the
-  // group's scope has arrived too.
+  // before the peer's goodbye. When a message of this rank to itself has come back over the job's membership, any
+  // earlier goodbye of the peer over the membership has also arrived.
   channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
   await_word(++words_);
   MutexLock lock(mutex_);
@@ -158,14 +158,15 @@ void Shutdown::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
-// `leaving_` is set before the first goodbye is sent: a peer that leaves too may close its connection as soon as the
-//   peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss of a peer.
+// `leaving_` is set before the first goodbye is sent: a peer that is also leaving may close its connection as soon as
+//   the peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss of a
+//   peer.
 //
-// If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye in the group's scope of the
-// job's membership. A peer looks for goodbyes in the scope before it takes a closed connection for a death. A rank also
-// looks for goodbyes in the scope if nobody answers at the port of a rank to which it has had no connection. A goodbye
-// in the scope also reaches a rank that was not told of the goodbye because its relay left at the same time. The
-// goodbye in the scope is passed on before any connection of the leaving rank ends.
+// If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye over the job's membership,
+// in the group's scope. A peer looks for goodbyes in the membership before it takes a closed connection for a death. A
+// rank also looks for goodbyes in the membership if nobody answers at the port of a rank to which it has had no
+// connection. A goodbye over the membership also reaches a rank whose relay left at the same time and did not pass on
+// the goodbye. The membership passes the goodbye on before any connection of the leaving rank ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shutdown makes this rank leave its group: by a goodbye that all connected peers acknowledge, or by a failure whose
-// first cause the peers are told. The peers pass a goodbye on to the other ranks of their hosts (host_status_table.h).
+// Shutdown makes this rank leave its group: by a goodbye that all connected peers acknowledge, or by a failure, of
+// whose first cause this rank tells the peers. The peers pass a goodbye on to the other ranks of their hosts
+// (host_status_table.h).
 //
-// A peer can't tell the closed connection of a rank that has left from the death of a rank. So a leaving rank waits
-// until each peer has acknowledged its goodbye. A peer that is suspended while the leaving rank waits gets the goodbye
-// in the group's scope of the job's membership (membership/scopes.h). A peer looks for a goodbye in the group's scope
-// before it calls a rank dead. A rank that has said goodbye never calls another rank dead.
+// A peer can't tell the closed connection of a rank that has left from the death of a rank. A leaving rank therefore
+// waits until each peer has acknowledged the goodbye. For a peer that is suspended meanwhile, the leaving rank also
+// says goodbye over the job's membership, in the group's scope (membership/scopes.h). Before a peer calls a rank dead,
+// the peer looks for the rank's goodbye in this scope of the membership. A rank that has said goodbye never calls
+// another rank dead.
 //
 // Threads: any thread may call the functions of Shutdown that are not marked as the communication thread's. The lock of
 //   Shutdown is held only briefly, never during a call of the wire, of the membership or of `on_failure`, so a thread
@@ -117,7 +119,7 @@ class Shutdown {
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;
   bool buffers_released_ GUARDED_BY(mutex_) = false;
-  // The number of the last collective of each rank that has said goodbye in the scope, by rank.
+  // The number of the last collective of each rank that has said goodbye over the job's membership, by rank.
   std::vector<std::optional<std::uint64_t>> said_ GUARDED_BY(mutex_);
   // The number of messages that this rank has sent to itself and that have come back.
   std::uint64_t returned_ GUARDED_BY(mutex_) = 0;

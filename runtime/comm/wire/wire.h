@@ -50,8 +50,8 @@ class Listener {
   ~Listener() = default;
 };
 
-// A piece is a block of memory that is sent to a peer, or that receives a peer's bytes. The wire only reads a piece
-// that is sent.
+// A piece is a block of memory that is sent to a peer, or that receives a peer's bytes. The wire reads, but never
+// writes, the memory of a piece that is sent.
 template <typename Byte>
 struct BasicPiece {
   int peer = 0;
@@ -118,8 +118,8 @@ class Wire {
   // Returns true if the transfer is done. When done() returns true, the wire forgets the transfer. The end of any
   // transfer also ends wait(). Throws Broken.
   virtual bool done(Transfer transfer) = 0;
-  // Returns the peers of the oldest unfinished transfer, and of all unfinished transfers with that transfer's tag. The
-  // peers of messages are returned only if no collective's transfer is under way.
+  // Returns the peers of the oldest unfinished transfer, and of all other unfinished transfers that have the oldest
+  // transfer's tag. The peers of messages are returned only if no collective's transfer is under way.
   virtual std::vector<int> awaited() = 0;
   // Sets the doorbell on which wait() sleeps; a wire that sleeps without a doorbell ignores the call. Both wake() and
   // code outside of the wire may ring the doorbell. Call sleep_on() before open(). The doorbell must outlive the wire.

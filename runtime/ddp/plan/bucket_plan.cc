@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Returns the size of a parameter's slot, in whole cache lines. An empty parameter takes a cache line too, because no
+// Returns the size of a parameter's slot, in whole cache lines. An empty parameter also takes a cache line, because no
 // bucket may be empty.
 std::size_t slot_bytes(const ParameterSpec& spec) {
   const std::size_t lines = (spec.bytes() + kGradientAlignment - 1) / kGradientAlignment;

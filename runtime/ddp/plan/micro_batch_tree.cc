@@ -61,8 +61,8 @@ std::vector<int> merges_of(int micro_batches, MicroBatchRange run) {
   return merges;
 }
 
-// The number of merges after a whole node is the number of the tree's inner nodes that end with the whole node's last
-// micro-batch, without the inner nodes that lie within the whole node.
+// After a whole node is added, one merge follows for each inner node of the tree that ends with the whole node's last
+// micro-batch and does not lie within the whole node.
 NodeOrder order_of_nodes(int micro_batches, int world) {
   const std::vector<int> all = merges_of(micro_batches, {0, micro_batches});
   std::vector<std::vector<MicroBatchRange>> nodes;

@@ -63,8 +63,8 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until bytes of a reply can be received. Returns false if Stop::fd became readable first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Returns the underlying connection, with the received bytes that receive() has not returned. The caller then sends
-  // and receives on the connection by itself.
+  // Returns the underlying connection, with the received bytes that receive() has not returned. From then on the caller
+  // itself sends and receives on the connection.
   net::Connection release() && { return std::move(connection_); }
   // Returns the numeric address of the server.
   net::HostPort peer() const;

@@ -174,8 +174,8 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
     // The answer and the cancel may cross. A cancelled wait has one answer. If the server answered the wait before
-    // CANCEL_WAIT arrived, the server sends a second answer, to CANCEL_WAIT. Read both answers, because the next
-    // request on this connection must not get the second answer.
+    // CANCEL_WAIT arrived, the server sends a second answer, to CANCEL_WAIT. Read the answers to the wait and to
+    // CANCEL_WAIT, because the next request on this connection must not get the second answer.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));

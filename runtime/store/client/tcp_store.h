@@ -32,8 +32,8 @@
 namespace lockstep::store {
 
 struct TcpStoreOptions {
-  // The longest time for the round trip of a request that doesn't wait for a key. If the reply takes longer, the call
-  // throws StoreLost.
+  // The longest time for the round trip of a request that doesn't wait for a key. If the reply takes longer than
+  // request_timeout, the call throws StoreLost.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
   // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). A
   // call waits for the answer because only the server can say which rank has not arrived, or which event came first.

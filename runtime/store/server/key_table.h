@@ -23,8 +23,8 @@ class KeyTable {
   using WaiterId = std::uint64_t;
 
   // The size of the largest write, in bytes of key and value, that may use the last sixteenth of max_bytes. The last
-  // sixteenth lets ranks meet and report failures even after a client has filled the store with large values. Many
-  // small writes can still fill the last sixteenth, and no part of max_entries is reserved.
+  // sixteenth of max_bytes lets ranks meet and report failures even after a client has filled the store with large
+  // values. Many small writes can still fill this last sixteenth, and no part of max_entries is reserved.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
@@ -45,7 +45,8 @@ class KeyTable {
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
-  // Erases the keys that begin with `prefix`. Queues stay, even if their names begin with `prefix`.
+  // Erases the keys that begin with `prefix`. A call of erase_all() keeps all queues, even if their names begin with
+  // `prefix`.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
   // Returns a number that increases whenever a value changes or a key is erased.

@@ -29,8 +29,8 @@ class ExtensionHost {
   virtual int socket_of(SessionId client) const = 0;
   // Calls `act` once, after `delay`. If `act` throws, logs the exception.
   virtual void call_after(std::chrono::nanoseconds delay, std::function<void()> act) = 0;
-  // Calls `act` soon on the server's thread. If `act` throws, logs the exception. If the server ends first, `act` is
-  // never called. Any thread may call post().
+  // Calls `act` soon on the server's thread. If `act` throws, logs the exception. If the server ends before it has
+  // called `act`, `act` is never called. Any thread may call post().
   virtual void post(std::function<void()> act) = 0;
 };
 
@@ -40,7 +40,7 @@ class ServerExtension {
   struct Answer {
     Frame frame = {};
     // True if the server must serve the client's later requests to the extension even while the client reads no
-    // replies. If the server held these requests back, the client would only seem silent to the extension.
+    // replies. If the server held the client's requests back, the client would seem silent to the extension.
     bool is_urgent = false;
     // True if the extension sends the answer later, by ExtensionHost::push(). If is_later is true, the server does not
     // send `frame`.

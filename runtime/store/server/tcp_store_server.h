@@ -6,8 +6,8 @@
 // PyTorch's dialects. A client's first bytes tell the dialect. A server with a secret answers no request before the
 // greeting, in which both sides prove that they know the secret. A client that sends half a request or garbage, or does
 // not read its replies, delays no other client. The server closes a client that breaks the protocol or a limit, and
-// logs the client's address and the reason. If the server closes many clients, it logs only the first lines and the
-// number of further lines.
+// logs the client's address and the reason. If the server closes many clients, it logs only the first lines about them,
+// and the number of suppressed lines.
 #pragma once
 
 #include <chrono>
@@ -60,8 +60,8 @@ struct TcpStoreServerOptions {
   std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(10);
   // The time that a client with a wrong secret waits for its answer.
   std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
-  // The time in which the server logs at most 20 lines about bad clients. If the server leaves out further lines, it
-  // logs their number.
+  // The length of the time window in which the server logs at most 20 lines about bad clients. If the server suppresses
+  // further lines about bad clients in a window, the server logs the number of suppressed lines.
   std::chrono::nanoseconds complaint_window = std::chrono::seconds(10);
   // The largest number of bytes for one client's waiting requests and unread replies. The server closes a client that
   // exceeds max_client_bytes.

@@ -66,8 +66,8 @@ struct GradBucket {
   //
   // On a device, the host waits for the summed weight in the first two steps only. In later steps, `scale` is computed
   // from the larger of two summed weights: the weight two steps ago and the weight three steps ago. If a step's own
-  // summed weight is larger than both, the numbers in the buffer are larger by the ratio of the weights. The Reducer
-  // always divides the hook's result by the step's own summed weight.
+  // summed weight is larger than the weight that `scale` was computed from, the numbers in the buffer are larger by the
+  // ratio of these two weights. The Reducer always divides the hook's result by the step's own summed weight.
   std::int64_t scale;
   // A stream for kernels that the hook launches between two collectives, because kernels in the group's stream would
   // delay backward(). On a device, `side` belongs to the Reducer, and only events order the work in `side` and in the

@@ -46,8 +46,8 @@ namespace lockstep {
 struct ReducerOptions {
   BucketOptions buckets = {};
   // If true, used_anywhere() tells after each step whether any rank marked a parameter ready. An engine needs
-  // used_anywhere() if its graph may leave parameters out of a step. The ranks exchange which parameters were marked
-  // together with the last float32 bucket, in 4 bytes per parameter.
+  // used_anywhere() if its graph may leave parameters out of a step. With the last float32 bucket, the ranks also
+  // exchange which parameters were marked, in 4 bytes per parameter.
   bool track_unused = false;
   // The way in which the loss combines its terms (mean or sum), equal on all ranks. With Loss::sum the engine writes
   // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks
@@ -140,12 +140,12 @@ class LOCKSTEP_API Reducer {
   void* gradient_data(int parameter, DType dtype);
   // Declares the gradient final for this micro-batch. The Reducer launches a bucket when all its gradients are ready
   // and all earlier buckets are launched, so all ranks launch buckets in the order of their index. The gradient of a
-  // parameter that is never marked counts as 0 in this micro-batch. Unless overwrites() is true, the engine must not
-  // write the gradient of a parameter that the engine does not mark.
+  // parameter that is never marked counts as 0 in this micro-batch. The engine may write the gradients of unmarked
+  // parameters only if overwrites() is true.
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
   // Declares that this micro-batch has no gradient of the parameter. The gradient of an unused parameter counts as 0,
-  // and its bucket does not wait for the gradient. Throws the same errors as mark_ready().
+  // and the parameter's bucket does not wait for the gradient. Throws the same errors as mark_ready().
   void mark_unused(int parameter);
   // Launches the remaining buckets and waits for all buckets. On a device the group's stream waits for the buckets, and
   // the host does not wait.

@@ -10,10 +10,10 @@
 //   }
 //
 // A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
-// size. Thus 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward and
-// backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left half of a node of n
-// micro-batches has the largest power of two below n. Each rank sums the nodes that contain only its micro-batches; the
-// ranks sum the other nodes together.
+// size. For example, 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward
+// and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left half of a tree
+// node of n micro-batches has the largest power of two below n. Each rank sums the tree nodes that contain only its
+// own micro-batches; the remaining nodes are summed across ranks.
 //
 // Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
 // stopped run may resume with another number of ranks, and computes the same bits. Runs on GPUs of one kind, over NCCL,

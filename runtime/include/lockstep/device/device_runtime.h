@@ -121,8 +121,8 @@ class LOCKSTEP_API DeviceRuntime {
   // streams would wait for work that was only recorded.
   virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
-  // Returns the id of the device that holds the memory at `data`, as `device` sees the memory, or the CPU's id for host
-  // memory. The memory need not come from allocate().
+  // Asks the driver of `device` where the memory at `data` is. Returns the id of the device that holds the memory, or
+  // the CPU's id for host memory. The memory need not come from allocate().
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
   // Copies `bytes` bytes in the stream's order. Both `to` and `from` may be host memory, which must live until the copy

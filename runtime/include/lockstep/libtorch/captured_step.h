@@ -101,9 +101,10 @@ class CapturedStep {
   //
   // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in `loss_of`,
   // such as reading numbers or running collectives of a group on the CPU. A replay uses the tensors that `loss_of`
-  // chose at the capture, except for its arguments; parameters and buffers keep their memory. `optimizer` may be any
-  // optimizer, and its options may change from step to step. FusedSGD, FusedAdam and FusedAdamW launch one to three
-  // kernels per step; torch's own optimizers launch some kernels for each parameter.
+  // chose at the capture, except that the inputs of the replay replace the inputs of the capture. Parameters and
+  // buffers keep their memory. `optimizer` may be any optimizer, and its options may change from step to step.
+  // FusedSGD, FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some kernels
+  // for each parameter.
   template <typename Net>
   CapturedStep(DistributedDataParallel<Net>& ddp, ::torch::optim::Optimizer& optimizer, LossOf loss_of,
                CapturedStepOptions options = {})
@@ -117,9 +118,9 @@ class CapturedStep {
   // step writes.
   //
   // A step runs eagerly, and logs each reason once, on the CPU or without CUDA graphs (see CudaGraph). A step also runs
-  // eagerly for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows. Inputs
-  // that are not on the group's device, or that require a gradient, make the step run eagerly too. A step with a
-  // SyncBatchNorm of several ranks that trains runs eagerly, because its statistics are collectives.
+  // eagerly for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows. A step
+  // also runs eagerly if an input is not on the group's device or requires a gradient. A step with a SyncBatchNorm of
+  // several ranks that trains runs eagerly, because its statistics are collectives.
   //
   // A step throws InvalidArgument under no_sync() and with DdpOptions::reproducible, because each backward of a
   // CapturedStep is a whole step. A step also throws InvalidArgument with DdpOptions::shard, and with

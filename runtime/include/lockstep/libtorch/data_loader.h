@@ -12,7 +12,7 @@
 //   }
 //
 // Every rank gets a batch for every step. If a short last batch leaves a rank without rows, the rank gets a batch of 0
-// rows. The program runs forward, loss and backward on a batch of 0 rows too; the loss may be NaN and counts with
+// rows. The program also runs forward, loss and backward on a batch of 0 rows; the loss may be NaN and counts with
 // weight 0. If the network can't run on 0 rows, call ddp.step_without_data() in place of forward and backward where
 // batch.data.size(0) is 0.
 //
@@ -72,8 +72,8 @@ LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::Data
 
 namespace detail {
 
-// Destroys `loader`, a loader of torch's that waits for its workers, on a separate thread. Returns after at most
-// one second.
+// Destroys `loader` on a separate thread, because the destructor of torch's loader waits for its workers. Returns after
+// at most one second.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
 LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);

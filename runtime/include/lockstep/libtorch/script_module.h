@@ -12,7 +12,7 @@
 //
 // The parameters and buffers of a ScriptModule are the script's own tensors, under the script's dotted names. Every
 // value that a ScriptModule trains, broadcasts or loads is therefore also in script(). The calls train(), eval() and
-// to() act on the script too.
+// to() also act on the script.
 //
 // DistributedDataParallel sees a tensor that forward returns, but does not see tensors in a tuple, list, dict or struct
 // that forward returns. For a forward that returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.

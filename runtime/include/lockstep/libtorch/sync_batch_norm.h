@@ -5,9 +5,9 @@
 //   norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(64)));
 //
 // A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. The results
-// of a SyncBatchNorm equal those of torch's layer on the global batch, however the batch is divided; a rank may have 0
-// rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm computes
-// as torch's batch norm does.
+// of a SyncBatchNorm equal the results of torch's layer on the global batch, however the batch is divided; a rank may
+// have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm
+// computes as torch's batch norm does.
 //
 // The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over the
 // rows of that group's ranks only. With a separate group the running statistics may differ from rank to rank;
@@ -97,7 +97,7 @@ class LOCKSTEP_API SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNor
 // Replaces every BatchNorm1d, 2d and 3d within a torch::nn::Sequential, at any depth, by a SyncBatchNorm with the same
 // parameter and buffer tensors. An optimizer that was made before convert_sync_batch_norm() stays valid. Call this
 // function before making the DistributedDataParallel. If `group` is not null, the layers normalise over the ranks of
-// `group`, and not over those of DistributedDataParallel's group.
+// `group`, and not over the ranks of DistributedDataParallel's group.
 //
 // Throws InvalidArgument and changes nothing if a batch norm is a member of a program's class, because C++ can't
 // replace a member of type BatchNorm2d. Declare such a member as SyncBatchNorm.

@@ -204,8 +204,8 @@ LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 //
 // On the CPU, throws Error and changes nothing if the norm is not finite; the message names the position of the first
 // parameter whose gradient is not finite. On a device, a norm that is not finite sets all gradients to 0, and the next
-// call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0, and in the cases in
-// which grad_norm() does.
+// call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0, and in all cases in
+// which grad_norm() throws InvalidArgument.
 LOCKSTEP_API GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm);
 
 }  // namespace lockstep::optim

@@ -14,7 +14,7 @@
 //   return ddp.exit_code();                 // 75 after a signal: run the command again
 //
 // Collective: restore(), save(), save_if_best() and load_best_model() are collective. A step() that saves values or
-//   shards of each rank is collective too.
+//   shards of each rank is also collective.
 // Threads: the object belongs to the thread that trains. A background thread writes the snapshot's files while
 //   training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
@@ -82,9 +82,9 @@ struct SnapshotTensor {
   // The function that returns the tensor's version, a number that changes with every write to the tensor. If `version`
   // is null, writes are not counted.
   std::function<std::uint64_t()> version = nullptr;
-  // The names of a tied tensor besides `name`; empty in a sharded item. The file of the item has a tied tensor's bytes
-  // under each of its names. A tied tensor is restored from any of its names; if a snapshot has several of these names,
-  // their tensors must have equal bits.
+  // The names of a tied tensor in addition to `name`; the list is empty in a sharded item. The file of the item has a
+  // tied tensor's bytes under each of its names. A tied tensor is restored from any of its names; if a snapshot has
+  // several of these names, their tensors must have equal bits.
   std::vector<std::string> other_names = {};
 
   std::vector<std::string> names() const {
@@ -170,8 +170,8 @@ struct SnapshotOptions {
   // The number of newest snapshots that are kept, at least 1. An older snapshot is removed only after a newer snapshot
   // is durable.
   int keep = 3;
-  // The interval, in steps, of further snapshots that are kept: those whose step is a multiple of keep_every. If
-  // keep_every is 0, no further snapshots are kept.
+  // The number of steps such that each snapshot whose step is a multiple of keep_every is kept, in addition to the
+  // newest snapshots. If keep_every is 0, no snapshot is kept because of its step.
   std::int64_t keep_every = 0;
   // The number of snapshots that are kept because they have the best values (see save_if_best()). If keep_best is 0, no
   // snapshot is kept for its value.
@@ -288,8 +288,7 @@ class LOCKSTEP_API BasicSnapshots {
   // best values of the snapshots on rank 0's disk. Returns whether `value` is one of the best values. The call of
   // save_if_best() is collective; a program calls it after an evaluation. Of two equal values the value of the earlier
   // step counts as better, and a NaN is never one of the best values. If the step already has a snapshot, the existing
-  // snapshot gets the value. A snapshot that any other function has saved has no value. Throws InvalidArgument if
-  // keep_best is 0.
+  // snapshot gets the value. Only save_if_best() gives values to snapshots. Throws InvalidArgument if keep_best is 0.
   bool save_if_best(double value);
   // Restores only the model, from the snapshot that has the best value of the snapshots on any rank's disk. Returns
   // nullopt if no snapshot has a value. The call of load_best_model() is collective; a program calls it after the
@@ -297,8 +296,8 @@ class LOCKSTEP_API BasicSnapshots {
   // errors that restore() throws, but skips a damaged snapshot.
   std::optional<RestoredSnapshot> load_best_model();
   // Waits on rank 0 until the snapshot that is being written is durable, or until its failure is logged. Other ranks
-  // return at once. If an item is sharded, however, wait() and the destructor are collective, because the ranks finish
-  // their files together. Throws PeerLost and the other errors of the group.
+  // return at once. If an item is sharded, wait() and the destructor are collective, because the ranks finish their
+  // files together. Throws PeerLost and the other errors of the group.
   void wait();
 
  protected:

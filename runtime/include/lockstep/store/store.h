@@ -64,9 +64,9 @@ class LOCKSTEP_API Store {
   // keys at any time.
   virtual std::vector<std::string> list_keys() = 0;
 
-  // Ends all waiting for keys; used when awaited keys will never arrive. After stop_waiting() every call, also a call
-  // that is already waiting, returns the values that exist or throws Timeout at once. A call of stop_waiting() doesn't
-  // block, and can't be undone.
+  // Ends all waits for keys; a program calls stop_waiting() when the awaited keys will never arrive. After
+  // stop_waiting() every call, including a call that already waits, returns the values that exist or throws Timeout at
+  // once. A call of stop_waiting() doesn't block, and can't be undone.
   virtual void stop_waiting() = 0;
 
   // Returns the store's address, for messages: "tcp 127.0.0.1:41233".

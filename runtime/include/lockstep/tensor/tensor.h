@@ -181,7 +181,7 @@ class LOCKSTEP_API Tensor {
   Tensor view_as(const Shape& shape) const;
   // Returns a tensor over rows [begin, end) of dimension 0, without a graph. The result shares the memory.
   Tensor view_rows(std::int64_t begin, std::int64_t end) const;
-  // Returns whether another tensor may use this tensor's memory too.
+  // Returns whether another tensor may also use this tensor's memory.
   bool shares_memory() const;
   // Overwrites this tensor's contents with the contents of `source`, which must have an equal shape and dtype; the
   // devices may differ.

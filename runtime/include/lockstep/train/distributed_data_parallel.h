@@ -70,8 +70,8 @@ struct DdpOptions {
   bool overlap = true;
   // The number of steps after which the ranks compare a digest of their parameters; the default is 100,
   // and 0 turns the comparison of digests off. In every step the ranks also compare how often their
-  // parameters were written (Tensor::version()). If these numbers differ, the ranks compare the
-  // parameters; see ddp/equality/divergence_check.h.
+  // parameters were written (Tensor::version()). If the numbers of writes differ, the ranks compare the parameters; see
+  // ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // The hook that exchanges gradients in place of the group's all-reduce; see ddp/comm_hook.h. The hook's name must be
   // equal on all ranks.
@@ -180,11 +180,11 @@ class LOCKSTEP_API DistributedDataParallel {
   void check_replicas() const;
 
   // Makes every later synchronised backward() compare the data that ranks read: length, seed, epoch, batch size, order
-  // and the place where the pass began. If these properties of the data differ, backward() throws Mismatch, which
+  // and the place where the pass began. If the properties of the ranks' data differ, backward() throws Mismatch, which
   // names the difference and the ranks. The ranks compare the properties of their data in messages that backward()
   // sends anyway. `loader` is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a
-  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows of
-  // another rank.
+  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows of another
+  // rank.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
     require_rank_of_group(*group_, loader);
@@ -218,8 +218,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // values, and all other gradients are 0. On a GPU last_weight() waits until the step has finished.
   std::int64_t last_weight() const;
   // Returns the rows and the loss of all ranks in the latest synchronised step whose numbers the host knows without
-  // waiting. On the CPU last_batch() is about the last step. On a GPU last_batch() is about the step five steps before
-  // the last step, or, with a single rank, about the last step that the device has finished.
+  // waiting. On the CPU last_batch() describes the last step. On a GPU last_batch() describes the step five steps
+  // before the last step, or, with a single rank, the last step that the device has finished.
   const GlobalBatch& last_batch() const;
   // Returns the loss of last_batch(), which is the loss over the rows of all ranks, and not only of this rank.
   std::optional<double> last_loss() const { return last_batch().loss; }

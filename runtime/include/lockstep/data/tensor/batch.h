@@ -49,7 +49,7 @@ class LOCKSTEP_API TensorDataset {
 };
 
 // Returns a batch whose row i is samples[i]. `like` is a sample with the shapes and dtypes of all samples, so that a
-// batch without samples has the right shapes and dtypes too. Throws InvalidArgument if a sample's shape or dtype
+// batch without samples also has the right shapes and dtypes. Throws InvalidArgument if a sample's shape or dtype
 // differs from `like`; the message names the sample id.
 LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
