@@ -3,7 +3,7 @@
 // the hook gets, checks the buffer that the hook returns, and divides the sum in this buffer. On a device BucketHook
 // queues its work in the group's stream, and the host does not wait.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of BucketHook.
 // Failure: if the hook throws, BucketHook throws an Error that names the hook and nests the hook's exception. A
 //   PeerLost, Timeout or Mismatch that the hook throws passes through BucketHook unchanged.
 #pragma once
@@ -27,7 +27,7 @@ struct StepWeight {
 class BucketHook {
  public:
   // `specs` must outlive this object. Throws InvalidArgument if the hook lacks its name or its function. If `is_scaled`
-  // is true, the hook gets buckets that are divided by GradBucket::scale; otherwise this scale is 1.
+  // is true, the hook gets buckets that are divided by GradBucket::scale; otherwise GradBucket::scale is 1.
   BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
              bool is_scaled = true);
 

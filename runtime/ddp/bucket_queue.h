@@ -9,7 +9,7 @@
 // weight only in the first two steps.
 //
 // The Reducer, not the BucketQueue, knows the parameters' names and the micro-batches.
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of BucketQueue.
 // Failure: throws the group's errors; each error's message begins with the step and the bucket.
 #pragma once
 
@@ -123,7 +123,7 @@ class BucketQueue {
   std::vector<int> missing_;                    // the number of gradients that each bucket still waits for
   std::vector<Work> works_;                     // the current step's works
   // On a device, the works of the buckets in the step that finished last, followed by the work that carries the step's
-  // weight. The list last_works_ is cleared when total_weight() has read this weight.
+  // weight. The list last_works_ is cleared when total_weight() has read the step's weight.
   std::vector<Work> last_works_;
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // the index of the next bucket to launch

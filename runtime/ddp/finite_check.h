@@ -5,7 +5,7 @@
 // On a device a kernel looks for NaN and infinity, after the work in the compute stream that writes the gradients. The
 // begin() of a later step reads the kernel's result after the device has copied the result to the host.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of FiniteCheck.
 // Failure: throws DeviceError. With NotFinite::raise, a NaN or infinity throws NotFiniteGradient and fails the group on
 //   every rank. NotFiniteGradient is thrown by look() on the CPU, and by begin() and settle() on a device.
 #pragma once

@@ -5,7 +5,7 @@
 // compute stream, in which the gradients are also written, and the host does not wait. The compute stream runs the work
 // in the order of the calls.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of GradientMemory.
 // Failure: throws DeviceError.
 #pragma once
 

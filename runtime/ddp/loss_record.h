@@ -12,7 +12,7 @@
 // value that no sum of losses reaches means "no loss". The sum over the parts depends neither on the order of the parts
 // nor on which rank has which part.
 //
-// Threads: only the replica's thread calls these classes.
+// Threads: only the replica's thread calls the functions of LossRecord and LossSum.
 #pragma once
 
 #include <cstdint>

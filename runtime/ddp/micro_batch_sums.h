@@ -11,7 +11,7 @@
 //
 // Memory: the arena has room for kept() sums after the gradients, each as large as the gradients. The number kept() is
 //   at most log2(micro-batches of a rank) + 1.
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of MicroBatchSums.
 // Failure: throws DeviceError.
 #pragma once
 

@@ -10,7 +10,7 @@
 // host waits in gather() until the all-to-all is in the device's queue; on the CPU gather() waits until the all-to-all
 // is done.
 //
-// Threads: only the group's thread calls this class.
+// Threads: only the group's thread calls the functions of OrderedSum.
 // Failure: throws the group's errors and DeviceError.
 #pragma once
 

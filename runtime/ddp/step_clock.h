@@ -7,7 +7,7 @@
 // name the step. If a step is given up, end() is not called, and the next step gets the number of the step that was
 // given up.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of StepClock.
 // Failure: if a rank asks to stop, begin() and end() use the group's store, and throw the store's errors.
 #pragma once
 

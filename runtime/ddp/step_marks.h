@@ -5,7 +5,7 @@
 // A step's record starts at the host's time of begin(); every other time in the record is this start plus the time that
 // the device counted since. The group, not StepMarks, marks the end of a collective (Work::end_mark).
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of StepMarks.
 // Failure: throws DeviceError.
 #pragma once
 

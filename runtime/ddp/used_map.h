@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UsedMap tells which parameters any rank used. The UsedMap has a number for each parameter. These numbers lie in the
-// arena after the gradients, and the ranks sum and divide the numbers like gradients.
+// UsedMap tells which parameters any rank used. The UsedMap has a number for each parameter. The numbers of the UsedMap
+// lie in the arena after the gradients, and the ranks sum and divide the numbers like gradients.
 //
 // A parameter's use in a micro-batch without rows counts only if no rank had any rows, because one process on the
 // global batch would not have seen such a use. A use without rows travels as the smallest normal float, which a use
@@ -8,7 +8,7 @@
 //
 // On a device the UsedMap is copied to and from the arena through pinned memory, in the order of the compute stream.
 // Only at() waits.
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of UsedMap.
 // Failure: throws DeviceError.
 #pragma once
 

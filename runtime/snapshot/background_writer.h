@@ -5,7 +5,7 @@
 // A BackgroundWriter goes through the phases idle, copying, copied and writing, and then is idle again. The training's
 // thread changes the phase to copying (start()) and to writing (wait_copied()); the writer's thread changes the phase
 // to copied and to idle. The lock guards only the phase. In the phases idle and copied, only the training's thread uses
-// the fields without a lock; in copying and writing, only the writer's thread uses these fields.
+// the fields without a lock; in the phases copying and writing, only the writer's thread uses the fields.
 //
 // Threads: only the training's thread may call the functions of BackgroundWriter.
 // Failure: start() throws SystemError if the thread can't be made; take_failure() returns the exception with which the

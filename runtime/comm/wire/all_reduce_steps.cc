@@ -165,8 +165,8 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   }
 }
 
-// Returns true if sending the whole range to every host in one trip costs less than sending its parts in two trips
-// (sums, then results).
+// Returns true if sending the whole range to every host in one trip costs less than sending the range's parts in two
+// trips (sums, then results).
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
   const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();

@@ -4,9 +4,9 @@
 // that carries a range then writes the result into the memory of all ranks of its host.
 //
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
-// numbered host by host, with the same power of two of ranks on every host, the result has the bits of the tree over
-// all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, sums travel in the type
-// in which values accumulate: sums of 16-bit floats travel as float32. Results travel in a second trip between the
+// numbered host by host, with an equal power of two of ranks on every host, an all-reduce gives the bits of the tree
+// over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, sums travel in the
+// type in which values accumulate: sums of 16-bit floats travel as float32. Results travel in a second trip between the
 // hosts, in the data's type. If ranks share no memory, every rank acts as a host with one rank and sends its data
 // instead of sums.
 //

@@ -69,8 +69,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // If `check` throws another rank's failure, throw that failure instead of this rank's, because the other rank's
-    // failure may have caused this rank's.
+    // If `check` throws another rank's failure, throw that failure instead of this rank's failure, because the other
+    // rank's failure may have caused this rank's failure.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {

@@ -35,11 +35,11 @@ Hosts hosts_of(const rendezvous::Roster& roster, int rank);
 // the wire.
 bool has_hierarchy(const Hosts& hosts);
 // Returns true if a reduction over each host's ranks and then over the hosts adds in the same tree as a reduction over
-// all ranks (comm/reduction.h). The two trees are equal if ranks are numbered host by host, with the same power of two
-// of ranks on each host.
+// all ranks (comm/reduction.h). A reduction by hosts adds in the tree over all ranks if ranks are numbered host by
+// host, with an equal power of two of ranks on each host.
 bool keeps_rank_order(const Hosts& hosts);
-// Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The result has one
-// rank of each other host, but may have several ranks of a host that has more ranks than this host.
+// Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The returned list
+// has one rank of each other host, but may have several ranks of a host that has more ranks than this host.
 std::vector<int> ranks_of_rail(const Hosts& hosts);
 // Returns a text about the hosts for messages, such as "2 hosts x 8 ranks" or "3 hosts x 1 to 3 ranks".
 std::string describe(const Hosts& hosts);
@@ -58,8 +58,8 @@ class HostMemory {
   // Allocates an arena. All ranks of the host call allocate(), which blocks. Throws BackendUnavailable if a rank of the
   // host has no room for the arena, and Broken after any other failure or interrupt().
   virtual Arena allocate(std::size_t bytes) = 0;
-  // Returns the arena of this rank in which `buffer` lies, and the buffer's offset in the arena. If the buffer is the
-  // user's own memory, the result names no arena.
+  // Returns the arena of this rank in which `buffer` lies, and the buffer's offset in the arena. If `buffer` lies in no
+  // arena, the returned ArenaOffset names no arena.
   virtual comm::ArenaOffset find(const ConstBufferView& buffer) = 0;
   virtual std::byte* address(std::size_t local, const comm::ArenaOffset& place) = 0;
   // Returns the window of rank `local`.

@@ -35,8 +35,8 @@ class SegmentCounts {
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // Returns the places of the ranks that keep this host from ending segment `number`. If `in_windows` is true and some
-  // ranks have not filled their windows, awaited() returns these ranks. In all other cases awaited() returns the ranks
-  // that have not finished segment `number`. Any thread may call awaited().
+  // ranks have not filled their windows, awaited() returns these ranks. If `in_windows` is false or all windows are
+  // filled, awaited() returns the ranks that have not finished segment `number`. Any thread may call awaited().
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:

@@ -5,7 +5,7 @@
 // all hosts) carries one range of every segment. The ranks of a rail exchange their range only with each other, and
 // each rank of the rail copies the range into the memory of all ranks of its host.
 //
-// Threads: the group's communication thread calls all functions.
+// Threads: only the group's communication thread calls the functions of SegmentSteps.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,7 @@ class SegmentSteps {
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
-  // Returns the rank that has this rank's place on `host`, and so belongs to the same rail.
+  // Returns the rank of `host` that has this rank's place on its host and therefore belongs to this rank's rail.
   int rank_on(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,

@@ -2,13 +2,13 @@
 // Wire is the interface of a transport that moves bytes between the ranks of a process group.
 //
 // The TCP backend and the Open MPI backend each implement Wire. A Wire only carries bytes; WireEngine decides which
-// bytes go to which rank and uses the received bytes. Because both backends run WireEngine, they give the same bits for
-// every element type and report failures in the same words.
+// bytes go to which rank and uses the received bytes. Because the TCP backend and the Open MPI backend both run
+// WireEngine, they give equal bits for every element type and report failures in equal words.
 //
 // A frame is a small message that a rank may send at any time. The frames from one peer arrive in the order of
-// sending. Before bulk data moves, two ranks agree on the transfer by frames; the data then goes straight from one
-// rank's memory to the other's. A rank posts a transfer and polls until the transfer is done, so many transfers can be
-// under way at once.
+// sending. Before bulk data moves, two ranks agree on the transfer by frames; the data then goes straight from the
+// sender's memory to the receiver's memory. A rank posts a transfer and polls until the transfer is done, so many
+// transfers can be under way at once.
 //
 // Threads: the group's communication thread calls all functions of Wire except wake(), interrupt(), awaited(),
 //   opening() and sleep(), which any thread may call. If patience() is not 0, another thread may act as the
@@ -95,9 +95,9 @@ class Wire {
 
   // Returns the transport's name in messages: "TCP".
   virtual std::string_view name() const = 0;
-  // Connects this rank with the ranks that it needs from the start. Any other two ranks are connected later, by the
-  // first frame or transfer between them. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch
-  // or BackendUnavailable.
+  // Connects this rank with the ranks that it needs from the start. Two ranks that do not need each other from the
+  // start are connected later, by their first frame or transfer. All ranks call open(), which blocks. Throws Timeout,
+  // PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // Returns a phrase for messages that says what open() waits for, such as "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;

@@ -6,7 +6,7 @@
 // numbers that must be equal travels in the StepNote of every synchronised step. If the ranks' digests of a step
 // differ, the ranks gather the numbers, and throw a Mismatch that names the ranks and the numbers that differ.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of DataCheck.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 // not count is found by the next digest. On a device the ranks read a step's StepNote two steps later, so the ranks do
 // not find differences of a run's last two steps.
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of DivergenceCheck.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 //      "parameters": ["a", "b"]}
 //     {"step": 5, "micro_batches": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
 //
-// Threads: only the Reducer's thread calls this class.
+// Threads: only the Reducer's thread calls the functions of StepDigests.
 // Failure: throws SystemError with the file's name.
 #pragma once
 

@@ -237,8 +237,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Forget the waiter even if it was woken but take_woken() has not returned it yet. The queue item that woke the
-  // cancelled waiter may then wake the next waiter.
+  // Forget the waiter even if the waiter was woken but take_woken() has not returned the waiter yet. The queue item
+  // that woke the cancelled waiter may then wake the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

@@ -79,7 +79,7 @@ void ServerLoop::add_client(UniqueFd fd) {
   try {
     auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
     // Add the client to the loop last, because the loop then calls on_ready(), which looks up the client. The function
-    // close() undoes these steps in reverse order.
+    // close() undoes the steps of add_client() in reverse order.
     const Client& place = *clients_.emplace(id, std::move(client)).first->second;
     greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
     loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });

@@ -109,7 +109,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Sends as much output as the client's socket takes, and tells the loop which events of the socket to wait for next.
   void flush(SessionId id, Client& client);
   // Answers the clients whose awaited keys or ranks have arrived, and sends the frames that were pushed to clients. The
-  // answered clients' held requests may wake further clients, which serve_woken() answers too. If sending to a client
+  // answered clients' held requests may wake further clients, which serve_woken() also answers. If sending to a client
   // fails, the client is closed, and the extension may push frames about the closed client to other clients.
   void serve_woken();
   // Calls `act`, which pushes a frame to the session `id`, and notes the session in pushed_. If the session must be

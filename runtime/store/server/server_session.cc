@@ -128,8 +128,8 @@ bool ServerSession::sent(std::size_t bytes) {
     }
     give_back(output_);
   } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
-    // Move the unsent output only after more than half of the buffer was sent, because moving it after every send would
-    // copy the output of a slow reader many times.
+    // Move the unsent output only after more than half of the buffer was sent, because moving the output after every
+    // send would copy the output of a slow reader many times.
     output_ = std::string(output());
     sent_ = 0;
   }

@@ -43,7 +43,7 @@ struct BackwardOptions {
 // weights the loss itself, so backward() accepts no seed and no options for a loss that depends on its parameters.
 //
 // Throws InvalidArgument, before any gradient has changed, if the loss has not exactly one element, depends on no leaf,
-// or has lost its tape to an earlier backward(). Throws InvalidArgument too if the loss depends on the parameters of
+// or has lost its tape to an earlier backward(). Also throws InvalidArgument if the loss depends on the parameters of
 // several DistributedDataParallels; call backward(loss) of the intended DistributedDataParallel.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 

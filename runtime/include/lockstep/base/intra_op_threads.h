@@ -16,8 +16,8 @@ namespace lockstep {
 // Sets the number of threads. Throws InvalidArgument for a number below 1.
 LOCKSTEP_API void set_intra_op_threads(int threads);
 // Returns the value of OMP_NUM_THREADS; if the value is a list such as "4,2", returns the first number, which is
-// for the outer level. Returns nullopt if OMP_NUM_THREADS is unset, or not a number above 0, because OpenMP ignores
-// such a value too.
+// for the outer level. Returns nullopt if OMP_NUM_THREADS is unset, or if its value is not a number above 0, because
+// OpenMP also ignores such a value.
 LOCKSTEP_API std::optional<int> threads_by_variable(const Environment& environment);
 // Returns the number that set_intra_op_threads() set. If set_intra_op_threads() was never called, returns the result of
 // threads_by_variable(), or of allowed_cores() if threads_by_variable() returns nullopt.

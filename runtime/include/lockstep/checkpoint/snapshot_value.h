@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the named numbers and texts that a snapshot holds besides its tensors; the snapshot's file stores them
+// Defines the named numbers and texts that a snapshot holds in addition to its tensors; the snapshot's file stores them
 // as JSON.
 #pragma once
 

@@ -54,7 +54,7 @@ struct ReductionOptions {
   // a rank whose weight equals the unit need not multiply. A unit other than 1 is only valid with a weight, in a group
   // on the CPU.
   std::int64_t unit = 1;
-  // Whether the result is 0, instead of the sum of the buffers, if all weights are 0. Callers that can't wait on the
+  // If true, and all weights are 0, the result is 0 instead of the sum of the buffers. Callers that can't wait on the
   // host for the sum of weights set zero_if_weightless. `zero_if_weightless` is only valid with a weight, in a group on
   // a device; on the CPU the caller knows the sum of weights once the work is done.
   bool zero_if_weightless = false;

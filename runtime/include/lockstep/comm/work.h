@@ -34,9 +34,9 @@ struct NoteField {
   NoteOp op = NoteOp::sum;  // the same on all ranks
   std::int64_t value = 0;   // this rank's value
 };
-// The maximum number of fields of a note, which is the number of words that a network frame has besides the weight
-// (comm/wire/frame.cc). A further field also needs two more bits in NoteOps (comm/inline_scalars.h), and another layout
-// of the shared memory (comm/shm/control.h).
+// The maximum number of fields of a note, which is the number of words that a network frame has in addition to the
+// weight (comm/wire/frame.cc). A further field also needs two more bits in NoteOps (comm/inline_scalars.h), and another
+// layout of the shared memory (comm/shm/control.h).
 inline constexpr std::size_t kMostNoteFields = 7;
 
 // WorkState is the state that a backend keeps for one collective that has started. A Work calls the functions of its
@@ -67,7 +67,7 @@ class LOCKSTEP_API WorkState {
 //
 // Threads: a Work counts as a part of its group, so only one thread at a time may use the group and the group's Works.
 // Failure: done() and wait() throw the first cause of the group's failure (PeerLost, Timeout or Mismatch). Every later
-//   call throws the first cause too.
+//   call also throws the first cause of the group's failure.
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -92,7 +92,7 @@ class [[nodiscard]] Work {
   // of its device, never for the device. On the CPU, and for a result in host memory, wait_on() blocks like wait().
   //
   // If wait_on() throws because the group has failed, later work in `stream` still starts after the device's work for
-  // the group, so memory that is freed in `stream` is no longer in use by a collective.
+  // the group. Memory that is freed in `stream` is therefore no longer in use by a collective.
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));

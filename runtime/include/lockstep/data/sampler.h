@@ -47,9 +47,9 @@ class LOCKSTEP_API EpochOrder {
   // Throws InvalidArgument if a weight is negative or not finite, if no weight is above 0, or if there are more
   // than 2^32 weights.
   static EpochOrder weighted(std::span<const double> weights, std::int64_t draws, std::uint64_t seed);
-  // Makes an order from the program's function `of_epoch`, which must be pure and equal on all ranks. `digest` is
-  // a digest of all inputs of `of_epoch` besides seed and epoch; the ranks compare their digests to detect
-  // different orders.
+  // Makes an order from the program's function `of_epoch`, which must be pure and equal on all ranks. `digest` is a
+  // digest of all inputs of `of_epoch` except seed and epoch; the ranks compare their digests to detect different
+  // orders.
   EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch);
 
   // Returns this order applied to a subset of a dataset: samples[i] replaces sample i. lookup() of the returned order

@@ -4,7 +4,7 @@
 //
 // A tied tensor is written under each of its names, and read from any of these names. If a file has several names of a
 // tied tensor, the tensors under these names must be equal. A bool tensor is written as uint8, which load_weights() and
-// PyTorch convert back to bool. A tensor of any other dtype that lockstep has no name for (int16, complex) makes
+// PyTorch convert back to bool. For a tensor of any other dtype that lockstep has no name for (int16, complex),
 // save_weights() and load_weights() throw InvalidArgument.
 #pragma once
 

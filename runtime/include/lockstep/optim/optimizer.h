@@ -157,7 +157,7 @@ struct AdamWOptions {
 
 // AdamW updates a weight w as torch.optim.AdamW does: first w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) +
 // epsilon). The bias corrections of m^ and v^ count the parameter's own updates, so a parameter whose first gradient
-// comes late begins as a new parameter does.
+// comes late begins like a new parameter.
 class LOCKSTEP_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});

@@ -19,7 +19,7 @@
 //   training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
 //   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write its
-//   snapshot, save() throws as on_rank0() does.
+//   snapshot, save() throws like on_rank0().
 //
 // A snapshot is a folder, run7/step-..., which is either complete or absent. The costs and failures of
 // snapshots are described in docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The

@@ -2,9 +2,9 @@
 // Snapshots saves and restores a job with lockstep's own engine: the model, the optimizers, the position in the data,
 // and values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
-// The files of a snapshot use PyTorch's names and layouts, as the files of save_weights() do. The file
-// model.safetensors is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg", as
-// in torch.distributed.checkpoint.
+// The files of a snapshot use PyTorch's names and layouts, like the files of save_weights(). The file model.safetensors
+// is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg", as in
+// torch.distributed.checkpoint.
 #pragma once
 
 #include <filesystem>

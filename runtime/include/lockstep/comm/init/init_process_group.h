@@ -30,7 +30,7 @@ struct InitOptions {
   // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number among the GPUs that
   // the process sees is the local rank. "auto" means "cuda" on all ranks if every rank has a GPU that NCCL supports,
   // and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, LOCKSTEP_DEVICE names the device;
-  // if LOCKSTEP_DEVICE is unset too, the device is "cuda" for backend nccl, and "cpu" for every other backend.
+  // if LOCKSTEP_DEVICE is also unset, the device is "cuda" for backend nccl, and "cpu" for every other backend.
   std::string device = {};
 };
 
@@ -41,12 +41,12 @@ struct InitOptions {
 // Unless OMP_NUM_THREADS is set, init_process_group() calls set_intra_op_threads() with the number of allowed cores
 // divided by the number of ranks that share these cores.
 //
-// The rank comes from InitOptions or, if not set, from the parameters of the URL or, if not given, from the launcher.
-// The known launchers are `lockstep run`, torchrun, RANK and WORLD_SIZE set by hand, mpirun of Open MPI, MVAPICH2 or
-// Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI, horovodrun, mlx.launch and Kubeflow. If neither
-// InitOptions, URL nor launcher gives a rank, the process is the only rank, and opens no socket.
-// rendezvous/meeting/meet.h describes how ranks meet. The environment variable LOCKSTEP_BOOTSTRAP (socket, pmix or
-// address) chooses among the meeting places that a launcher offers.
+// The rank comes from InitOptions. If InitOptions sets no rank, the rank comes from the parameters of the URL; if the
+// URL gives no rank, the rank comes from the launcher. The known launchers are `lockstep run`, torchrun, RANK and
+// WORLD_SIZE set by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI,
+// horovodrun, mlx.launch and Kubeflow. If neither InitOptions, URL nor launcher gives a rank, the process is the only
+// rank, and opens no socket. rendezvous/meeting/meet.h describes how ranks meet. The environment variable
+// LOCKSTEP_BOOTSTRAP (socket, pmix or address) chooses among the meeting places that a launcher offers.
 //
 // init_process_group() changes the process in three ways. An uncaught lockstep::Error is from then on printed as one
 // line on stderr (uncaught.h). Log lines begin with the rank. A process that `lockstep run` or mpirun started ends when
