@@ -85,10 +85,10 @@ void BucketQueue::announce() {
 }
 
 // Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that buckets
-// have the same place among the program's collectives on every rank. On a device buckets always have the same place,
-// and the host needs a weight only for the hook's scale. The weight for the scale is the larger weight of the last two
-// steps whose StepNote the host has read. With the larger weight, a short batch does not make float16 overflow in the
-// next full batch.
+// have the same place among the program's collectives on every rank. On a device buckets always have the same place
+// among the collectives, and the host needs a weight only for the hook's scale. The weight for the scale is the larger
+// weight of the last two steps whose StepNote the host has read. Because the scale uses the larger weight, a short
+// batch does not make float16 overflow in the next full batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);

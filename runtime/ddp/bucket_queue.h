@@ -10,7 +10,7 @@
 //
 // The Reducer, not the BucketQueue, knows the parameters' names and the micro-batches.
 // Threads: only the Reducer's thread calls the functions of BucketQueue.
-// Failure: throws the group's errors; each error's message begins with the step and the bucket.
+// Failure: the functions throw the group's errors; each error's message begins with the step and the bucket.
 #pragma once
 
 #include <array>

@@ -39,8 +39,8 @@ class MicroBatchSums {
 
   // Returns the largest number of sums that any rank keeps at once. Each sum is as large as the gradients.
   std::size_t kept() const { return most_kept_; }
-  // Sets the memory, which must outlive this object. The memory has `bytes` bytes for the gradients, followed by
-  // `bytes` bytes for each kept sum.
+  // Sets the memory of the gradients and of the kept sums; the memory must outlive this object. The memory has `bytes`
+  // bytes for the gradients, followed by `bytes` bytes for each kept sum.
   void begin_in(const GradientMemory& memory, std::size_t bytes);
 
   // Keeps the gradients of a micro-batch that is complete in the arena and is not this rank's last micro-batch of

@@ -28,7 +28,7 @@ class OrderedSum {
  public:
   // `count` is the number of elements of a row. `dtype` is a floating-point type. `side` must outlive this object.
   OrderedSum(std::shared_ptr<ProcessGroup> group, StreamView side, NodeOrder order, std::int64_t count, DType dtype);
-  // Makes the side stream wait for the present work of the group's stream, because this work may read the sum.
+  // Makes the side stream wait for the present work of the group's stream, because the present work may read the sum.
   ~OrderedSum();
   OrderedSum(const OrderedSum&) = delete;
   OrderedSum& operator=(const OrderedSum&) = delete;

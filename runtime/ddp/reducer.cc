@@ -27,9 +27,9 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// Returns the specs of the arena's slices: a spec for each parameter and, with `track_unused`, the spec of the used
-// map. The used map has one number for each parameter, which says whether the parameter was used. The used map is not a
-// gradient, so the lists of parameters that callers get do not have the used map.
+// Returns the specs of the arena's slices: a spec for each parameter and, with `track_unused`, the spec of the map of
+// used parameters. The map of used parameters has one number for each parameter, which says whether the parameter was
+// used. The map is not a gradient, so the lists of parameters that callers get do not contain the map.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -231,8 +231,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
-  // Begin the step of the clock before any collective of the step: if a rank asks to stop, the clock calls the group's
-  // store, which may throw.
+  // Begin the StepClock's step before any collective of the step: if a rank asks to stop, the StepClock calls the
+  // group's store, which may throw.
   in_group([&] {
     StepNote note = step_options.note;
     note.stop = clock->begin();
@@ -340,7 +340,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   const std::size_t map_offset = used_map ? plan.gradient_slots[specs.size()].offset : 0;
   std::optional<std::int64_t> total;
   in_group([&] {
-    // The used map travels in the last bucket, like a gradient.
+    // The map of used parameters travels in the last bucket, like a gradient.
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
     if (used_map) used_map->read(map_offset);
@@ -355,7 +355,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // End the step of the clock last, after the gradients are complete: if a rank asks to stop, the clock calls the
+  // End the StepClock's step last, after the gradients are complete: if a rank asks to stop, the StepClock calls the
   // group's store, which may throw.
   close_sum();
   has_shards = is_sharded;

@@ -3,8 +3,8 @@
 // tree in plan/micro_batch_tree.h. The hook is for groups whose own all-reduce does not add in the order of the tree.
 //
 // Each rank has some whole nodes of the tree, whose micro-batches all belong to the rank; the sums of the nodes are the
-// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding for the missing rows, which no
-// rank reads.
+// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding instead of the missing rows; no
+// rank reads the padding.
 //
 // A bucket's all-gather starts when the next bucket starts, so that each all-gather has the same place among the
 // collectives on every rank. The last bucket's all-gather starts at once. Before a bucket's all-gather the host, or on

@@ -146,10 +146,11 @@ void WireEngine::run() {
   }
   try {
     if (shutdown_.failure().happened()) {
-      // The order of these calls matters. First cancel_transfers() makes the library give up the program's buffers:
-      // after release_buffers() the program, which waits in raise(), may free these buffers. The peers are told of the
-      // failure only after release_buffers(), because a slow peer must not delay the program. The wire is closed last,
-      // because a peer that does not know of the failure takes the end of its connection for this rank's death.
+      // The order of these calls matters. Call cancel_transfers() before release_buffers(), because after
+      // release_buffers() the program, which waits in raise(), may free the buffers that the library uses. The peers
+      // are told of the failure only after release_buffers(), because a slow peer must not delay the program. The wire
+      // is closed last, because a peer that does not know of the failure takes the end of its connection for this
+      // rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -326,13 +327,14 @@ bool WireEngine::start_next_collective(bool is_caller) {
 void WireEngine::finish(WireCollective& collective) {
   {
     MutexLock lock(mutex_);
-    // The store has release order, so that a poll() that reads done_ without the lock also sees the collective's words
-    // and result.
+    // The store to done_ has release order, so that a poll() that reads done_ without the lock also sees the
+    // collective's words and result.
     collective.done_.store(true, std::memory_order_release);
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
-  // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If the ring came
-  // before the store, a waiter could count itself as asleep after the ring, find done_ unset and sleep for kSlice.
+  // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If ring() came
+  // before the store to done_, a waiter could count itself as asleep after ring(), find done_ unset and sleep for
+  // kSlice.
   comm::ProgressEngine::ring();
 }
 

@@ -2,7 +2,8 @@
 // HostMemory is memory that the ranks of one host share, in a group whose hosts are connected by a Wire. Data that only
 // ranks of one host need goes through HostMemory and does not cross the wire.
 //
-// Threads: the group's communication thread calls all functions except interrupt(), which any thread may call.
+// Threads: only the group's communication thread calls the functions of HostMemory; as an exception, any thread may
+//   call interrupt().
 #pragma once
 
 #include <cstddef>

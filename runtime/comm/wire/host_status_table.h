@@ -7,8 +7,8 @@
 // leaving rank's announcements writes the notice (op_header_table.h). The rank that writes a notice rings the doorbells
 // of all other ranks of its host.
 //
-// A word that guards other memory is stored with release order after that memory, and loaded with acquire order before
-// that memory.
+// An atomic word that guards other memory is stored with release order after the memory is written, and loaded with
+// acquire order before the memory is read.
 //
 // Threads: any thread may call these functions. Only one thread at a time may call has_news().
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. Because of
-// the table, a rank sends each announcement to only one rank of each other host.
+// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. With
+// OpHeaderTable, a rank sends each announcement to only one rank of each other host.
 //
 // A rank's announcements reach a host through one rank of that host, the relay, which puts the announcements on the
 // table. On its own host, each rank is the relay of its own announcements. The l-th rank of a host is the relay of the
@@ -12,8 +12,8 @@
 // announces collective n, all ranks have therefore announced collective n - kAhead and have read the announcements of
 // collective n - kSlots.
 //
-// A word that guards other memory is stored with release order after that memory, and loaded with acquire order before
-// that memory.
+// An atomic word that guards other memory is stored with release order after the memory is written, and loaded with
+// acquire order before the memory is read.
 #pragma once
 
 #include <chrono>

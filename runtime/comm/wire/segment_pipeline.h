@@ -8,7 +8,8 @@
 // (segment_counts.h). A segment has an equal number on all ranks, so the ranks need not agree on an order of steps.
 // Each kind of collective has a class of steps that decides what a step does (segment_steps.h).
 //
-// Threads: the group's communication thread calls all functions except awaited_neighbours(), which any thread may call.
+// Threads: only the group's communication thread calls the functions of SegmentPipeline; as an exception, any thread
+//   may call awaited_neighbours().
 #pragma once
 
 #include <atomic>

@@ -4,9 +4,9 @@
 // (host_status_table.h).
 //
 // A peer can't tell the closed connection of a rank that has left from the death of a rank. A leaving rank therefore
-// waits until each peer has acknowledged the goodbye. For a peer that is suspended meanwhile, the leaving rank also
-// says goodbye over the job's membership, in the group's scope (membership/scopes.h). Before a peer calls a rank dead,
-// the peer looks for the rank's goodbye in this scope of the membership. A rank that has said goodbye never calls
+// waits until each peer has acknowledged the goodbye. For a peer that is suspended during the wait, the leaving rank
+// also says goodbye over the job's membership, in the group's scope (membership/scopes.h). Before a peer calls a rank
+// dead, the peer looks for the rank's goodbye in this scope of the membership. A rank that has said goodbye never calls
 // another rank dead.
 //
 // Threads: any thread may call the functions of Shutdown that are not marked as the communication thread's. The lock of

@@ -2,8 +2,8 @@
 // Wire is the interface of a transport that moves bytes between the ranks of a process group.
 //
 // The TCP backend and the Open MPI backend each implement Wire. A Wire only carries bytes; WireEngine decides which
-// bytes go to which rank and uses the received bytes. Because the TCP backend and the Open MPI backend both run
-// WireEngine, they give equal bits for every element type and report failures in equal words.
+// bytes go to which rank and uses the received bytes. With WireEngine, both backends (TCP and Open MPI) give equal bits
+// for every element type and report failures in equal words.
 //
 // A frame is a small message that a rank may send at any time. The frames from one peer arrive in the order of
 // sending. Before bulk data moves, two ranks agree on the transfer by frames; the data then goes straight from the
@@ -104,8 +104,8 @@ class Wire {
   // Returns false if interrupt() can't end a running open(), because the library's call takes no deadline. If open()
   // can't be interrupted, the engine abandons the thread that runs open().
   virtual bool can_interrupt_open() const { return true; }
-  // Returns false while this rank has no connection to the given peer. The first frame or transfer to a peer makes the
-  // connection to that peer.
+  // Returns false while this rank has no connection to the given peer. The first frame or transfer to a peer opens the
+  // connection to the peer.
   virtual bool is_connected(int) const { return true; }
   // Sends a frame to `peer` and returns without waiting for the peer. Does nothing if the peer is lost. Throws Broken
   // if interrupted.

@@ -78,7 +78,7 @@ void DivergenceCheck::see_equal(std::int64_t step) {
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  // The finding names a rank only if there are more than two replicas, because of two replicas nobody knows which
+  // The finding names a rank only if there are more than two replicas, because with two replicas nobody knows which
   // replica is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
   trace::keep_finding({.kind = trace::FindingKind::apart,

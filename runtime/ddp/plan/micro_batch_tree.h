@@ -21,7 +21,7 @@ using data::MicroBatchRange;
 int right_child(MicroBatchRange node);
 // Returns, in order, the largest nodes that lie completely in `run`, in the tree over `micro_batches` micro-batches.
 std::vector<MicroBatchRange> whole_nodes(int micro_batches, MicroBatchRange run);
-// Returns true if each rank's micro-batches are one node, and the tree above these nodes is the tree of
+// Returns true if each rank's micro-batches form exactly one node, and the tree above these nodes is the tree of
 // comm/reduction.h over the ranks. If is_tree_of_ranks() is true, the group's all-reduce of the ranks' sums adds in the
 // order of the tree.
 bool is_tree_of_ranks(int micro_batches, int world);

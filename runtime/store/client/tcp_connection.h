@@ -41,9 +41,9 @@ struct Stop {
 class TcpConnection {
  public:
   // Connects to a lockstep server and greets the server (auth.h). If connecting or the greeting fails, tries again
-  // until the deadline; a full listen queue of the server shows only in the greeting. Throws Timeout at the deadline;
-  // the message says what was tried and what failed. Throws StoreError at once if the server refuses the client, if the
-  // client refuses the server, or if `expect` is is_there and nobody listens.
+  // until the deadline; a full listen queue of the server shows only during the greeting. Throws Timeout at the
+  // deadline; the message says what was tried and what failed. Throws StoreError at once if the server refuses the
+  // client, if the client refuses the server, or if `expect` is is_there and nobody listens.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
   // Works like open(), but tries only once, because the server is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
@@ -63,8 +63,8 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until bytes of a reply can be received. Returns false if Stop::fd became readable first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Returns the underlying connection, with the received bytes that receive() has not returned. From then on the caller
-  // itself sends and receives on the connection.
+  // Returns the underlying connection, with the received bytes that receive() has not returned. After release(), the
+  // caller itself sends and receives on the connection.
   net::Connection release() && { return std::move(connection_); }
   // Returns the numeric address of the server.
   net::HostPort peer() const;

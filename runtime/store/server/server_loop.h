@@ -89,11 +89,11 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes clients that take too long for their greeting, and calls itself again when the time of the next client in
-  // its greeting is over.
+  // Closes clients that take too long for their greeting, and calls itself again when the greeting time of the next
+  // client is over.
   void close_late_greetings();
-  // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. Both functions log an exception of
-  // `act`, and then serve the clients that `act` woke.
+  // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. After `act` has returned or thrown,
+  // both run_after() and act_and_serve() serve the clients that `act` woke; an exception of `act` is logged.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
   // Calls `act`. If `act` throws, logs the exception and returns. An exception most likely means that one client has

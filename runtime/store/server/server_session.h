@@ -34,9 +34,9 @@ class ServerSession {
   // Takes bytes from the client and serves the requests that are complete. Returns false if the connection must be
   // closed; close_reason() then has the reason. The server may still send output() before it closes the connection.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // Answers the client's wait, and then serves the requests that were held during the wait. The server calls wake() for
-  // the sessions that KeyTable::take_woken() and BarrierTable::take_released() return. Returns false, like receive(),
-  // if the connection must be closed.
+  // Answers the client's waiting request, and then serves the requests that were held during the wait. The server calls
+  // wake() for the sessions that KeyTable::take_woken() and BarrierTable::take_released() return. Returns false, like
+  // receive(), if the connection must be closed.
   [[nodiscard]] bool wake();
   // Answers the client when the timer of SessionHost::start_timer() has expired. Returns false, like receive(), if the
   // connection must be closed.
@@ -47,8 +47,9 @@ class ServerSession {
   // serving a request.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
-  // Drops all output, and stops counting the session's memory in ServerState::held_bytes. The server must then close
-  // the session, for `reason`. The server may call shed() while any session is serving a request.
+  // Drops all output, and stops counting the session's memory in ServerState::held_bytes. After shed(), the server must
+  // close the session. If the session is still open, shed() sets close_reason() to `reason`. The server may call shed()
+  // while any session is serving a request.
   void shed(const std::string& reason);
 
   // Returns the bytes of replies that are not sent yet.
@@ -69,7 +70,7 @@ class ServerSession {
   std::optional<proto::Dialect> dialect() const { return dialect_; }
   // Returns the client's role for the log, such as "rank 3", or an empty text if the role is unknown.
   const std::string& role() const { return role_; }
-  // Returns the run of the client's greeting, or an empty text if the run is unknown.
+  // Returns the id of the run that the client named in its greeting, or an empty text if the run is unknown.
   const std::string& run_id() const { return run_id_; }
   // Returns the reason why the connection must be closed, or an empty text if the log has the reason already.
   const std::string& close_reason() const { return close_reason_; }

@@ -15,8 +15,8 @@
 // One rank's request to stop travels to all ranks with the gradients of the rank's next synchronised step
 // (ddp/step_note.h); on a device the request travels two steps later. At the end of the step that carries the request,
 // all ranks have agreed to stop: from then on should_stop() returns the reason on every rank. The request itself ends
-// no loop. In loops without backward(), the calls of Metrics::result() and should_stop(*group, StopView::all_ranks)
-// carry stop requests to the other ranks. A group stays stopped, so a later phase of training needs a second group.
+// no loop. In loops without backward(), Metrics::result() and should_stop(*group, StopView::all_ranks) carry stop
+// requests to the other ranks. A group stays stopped, so a later phase of training needs a second group.
 //
 // Threads: any thread may call request_stop() and should_stop(). Only the thread that uses the group may use
 //   StopView::all_ranks and the other functions.

@@ -15,8 +15,8 @@
 //
 // Collective: restore(), save(), save_if_best() and load_best_model() are collective. A step() that saves values or
 //   shards of each rank is also collective.
-// Threads: the object belongs to the thread that trains. A background thread writes the snapshot's files while
-//   training continues.
+// Threads: a BasicSnapshots object belongs to the thread that trains. A background thread writes the snapshot's files
+//   while training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
 //   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write its
 //   snapshot, save() throws like on_rank0().
@@ -170,8 +170,8 @@ struct SnapshotOptions {
   // The number of newest snapshots that are kept, at least 1. An older snapshot is removed only after a newer snapshot
   // is durable.
   int keep = 3;
-  // The number of steps such that each snapshot whose step is a multiple of keep_every is kept, in addition to the
-  // newest snapshots. If keep_every is 0, no snapshot is kept because of its step.
+  // Snapshots whose step is a multiple of keep_every are kept in addition to the newest snapshots. If keep_every is 0,
+  // no snapshot is kept because of its step.
   std::int64_t keep_every = 0;
   // The number of snapshots that are kept because they have the best values (see save_if_best()). If keep_best is 0, no
   // snapshot is kept for its value.
@@ -241,9 +241,9 @@ class LOCKSTEP_API BasicSnapshots {
     add(name, value_item(pointer_to(value)));
   }
   // Adds a value that differs by rank. `value` outlives this object. No other rank has the value of a rank that dies.
-  // After a death the job therefore resumes from the last saved step, unless at_another_size is AtAnotherSize::drop.
-  // With AtAnotherSize::drop a rescue saves only the value of the rescuing rank, and the other ranks keep the value
-  // that the program sets.
+  // After a rank has died, the job therefore resumes from the last saved step, unless at_another_size is
+  // AtAnotherSize::drop. With AtAnotherSize::drop a rescue saves only the value of the rescuing rank, and the other
+  // ranks keep the value that the program sets.
   template <Snapshotable T>
   void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
     add_per_rank(name, value_item(pointer_to(value)), at_another_size);
@@ -309,7 +309,7 @@ class LOCKSTEP_API BasicSnapshots {
     std::function<void(std::function<void()>)> before_update;
     // Makes the next backward that adds to earlier gradients run an action when the backward begins.
     std::function<void(std::function<void()>)> before_accumulate;
-    // Returns whether the device has finished the work that the last synchronised backward started; never waits.
+    // Returns, without waiting, whether the device has finished the work that the last synchronised backward started.
     std::function<bool()> is_over;
     // Makes each forward run an action after the buffers that rank 0 broadcasts have arrived. Null if modules have
     // no buffers.

@@ -14,12 +14,13 @@
 // Threads: a DistributedDataParallel belongs to one thread.
 // Failure: a call throws the group's errors (PeerLost, Timeout, Mismatch); every later call throws the first error
 //   again. An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with
-//   the exception's text. A program may catch an exception that leaves any other forward, and continue. A group of one
-//   rank does not fail after an exception: the group forgets the step, and the program may continue.
+//   the exception's text. A program may catch an exception that leaves a forward which is not between micro-batches,
+//   and continue. A group of one rank does not fail after an exception: the group forgets the step, and the program may
+//   continue.
 //
-// The guide is docs/ENGINE.md. Where the host waits for a GPU is described in docs/GPUS.md. The differences to
-// lockstep::libtorch::DistributedDataParallel are listed in docs/LIBTORCH.md, "lockstep's own tensors". The reasons are
-// in docs/adr/0079-one-trainer.md.
+// The guide is docs/ENGINE.md. docs/GPUS.md says where the host waits for a GPU. docs/LIBTORCH.md, "lockstep's own
+// tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. The reasons are in
+// docs/adr/0079-one-trainer.md.
 #pragma once
 
 #include <concepts>
@@ -63,8 +64,8 @@ struct DdpOptions {
   // whether a loss is a mean or a sum; a wrong setting makes gradients wrong by a factor. With either setting the
   // gradients are exact for any partition of the batch.
   Loss loss = Loss::mean;
-  // The dotted names of parameters on which no rank's loss depends; no bucket waits for these parameters. The library
-  // finds unused parameters that are not listed in `unused` at the end of each backward.
+  // The dotted names of parameters on which no rank's loss depends; no bucket waits for these parameters. At the end of
+  // each backward, the library finds the unused parameters that `unused` does not list.
   std::vector<std::string> unused = {};
   // If true, buckets of gradients are sent during backward; if false, buckets are sent at the end of backward.
   bool overlap = true;
@@ -134,8 +135,8 @@ class LOCKSTEP_API DistributedDataParallel {
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
 
   // Returns a NoSync. While the NoSync lives and `is_on` is true, backward() sends nothing to other ranks. In no_sync()
-  // the gradients are this rank's weighted sum so far; the program must not change them until a synchronised backward()
-  // ends the step. Do not divide the loss by the number of micro-batches.
+  // the gradients are this rank's weighted sum so far; the program must not change the gradients until a synchronised
+  // backward() ends the step. Do not divide the loss by the number of micro-batches.
   NoSync no_sync(bool is_on = true);
 
   // Runs the backward of `loss` while collectives average the gradients over the ranks. After backward() every
