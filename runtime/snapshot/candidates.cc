@@ -50,8 +50,8 @@ std::uint64_t hash_of(Manifest manifest) {
   return hash64(checkpoint::to_text(manifest));
 }
 
-// Returns the snapshots in `folder` from which the job may resume. The result includes snapshots that only a later
-// version of lockstep can read, and snapshots whose remaining files are on other ranks' disks. On rank 0,
+// Returns the snapshots in `folder` from which the job may resume. The returned list includes snapshots that only a
+// later version of lockstep can read, and snapshots whose remaining files are on other ranks' disks. On rank 0,
 // candidates_in() logs why it leaves out a snapshot.
 std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int rank,
                                      std::map<std::string, Manifest>& manifests) {
@@ -223,8 +223,8 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    // If the rank that wrote the file still has the file, this rank also reads the file, so that the ranks read
-    // different files at the same time.
+    // The rank that wrote a file also reads the file, if the rank still has the file, so that the ranks read different
+    // files at the same time.
     const Candidate* reader = nullptr;
     for (const Candidate& member : members) {
       if (!member.files.contains(file.name)) continue;

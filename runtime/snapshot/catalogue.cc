@@ -84,7 +84,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
   // Rank 0 records the start first, so that rank 0 manages the folder on a disk that several ranks share. If the job
-  // crashes after the record, the next start still resumes from the same snapshot.
+  // crashes after the record is written, the next start still resumes from the same snapshot.
   on_rank0(
       "Snapshots::restore",
       [&] {
@@ -163,7 +163,7 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
     } catch (const SystemError& error) {
       if (!is_full(error) || keep == 0) throw;
     }
-    // Keep one older snapshot less each time, so that no more snapshots are removed than the write needs.
+    // In each round, keep one older snapshot fewer, so that no more snapshots are removed than the write needs.
     clean(keep, being_written);
   }
 }

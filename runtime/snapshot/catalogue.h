@@ -2,8 +2,8 @@
 // Catalogue manages the job's snapshot folder on this rank's disk. A Catalogue knows the snapshots in the folder and
 // the generation (the number of this start of the job), and decides which snapshots stay.
 //
-// One rank keeps each disk, which means that the rank makes and removes the snapshots' folders on the disk. Rank 0
-// keeps its own disk. On every other disk, the first rank that records the generation keeps the disk.
+// Each disk is kept by one rank, which makes and removes the snapshots' folders on the disk. Rank 0 keeps its own disk.
+// On each disk that rank 0 does not keep, the first rank that records the generation keeps the disk.
 //
 // Threads: begin(), record_start() and check_room() run on the training's thread, while the writer's thread is idle.
 //   From begin() on, with_room(), clean() and note_saved_elsewhere() run on the writer's thread, or on the training's
@@ -71,8 +71,8 @@ class Catalogue {
   // Sets the name of the snapshot from which the job resumes. Until this start is recorded on this disk, clean() keeps
   // the named snapshot, and the newer snapshots from which the job could not resume.
   void set_resumes_from(std::string name) { resumes_from_ = std::move(name); }
-  // Notes that a snapshot's manifest is on another disk. The snapshot's files on this disk then count as parts of a
-  // saved snapshot, although this disk has no manifest.
+  // Notes that a snapshot's manifest is on another disk. After note_saved_elsewhere(), the snapshot's files on this
+  // disk count as parts of a saved snapshot, although this disk has no manifest.
   void note_saved_elsewhere(std::int64_t step, std::int64_t generation) { saved_elsewhere_.emplace(step, generation); }
   // Removes the snapshots that SnapshotOptions does not keep. Logs a failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }

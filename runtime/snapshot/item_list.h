@@ -4,8 +4,8 @@
 //
 // Threads: only the training's thread may call the functions of ItemList.
 // Failure: add() throws InvalidArgument for a bad name; capture() throws InvalidArgument for a shard with a
-//   wrong number of bytes. All functions pass on exceptions of the items; values() and compare() also throw the
-//   group's errors.
+//   wrong number of bytes. All functions of ItemList pass on exceptions of the items; values() and compare() also throw
+//   the group's errors.
 #pragma once
 
 #include <cstddef>
@@ -65,9 +65,9 @@ class ItemList {
   // Collective. Throws Mismatch on every rank if ranks have added different items.
   void compare() const;
 
-  // Returns the current values of the items, or the values in `kept` if `kept` is not null. If `of_all_ranks` is true,
-  // the call is collective if an item has a value for each rank. If `of_all_ranks` is false, the returned values of the
-  // other ranks are empty.
+  // Returns the current values of the items, or the values in `kept` if `kept` is not null. If `of_all_ranks` is true
+  // and an item has a value for each rank, values() is collective. If `of_all_ranks` is false, the returned values of
+  // the other ranks are empty.
   Values values(bool of_all_ranks, const KeptState* kept = nullptr) const;
   // Returns the items that this rank saves. If `saves_alone` is true, this rank saves all items. If `saves_alone` is
   // false, rank 0 saves the items without shards, and each rank saves its slices of the sharded items.

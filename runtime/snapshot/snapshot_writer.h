@@ -57,8 +57,8 @@ class SnapshotWriter {
   void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> items,
              const std::exception_ptr& why_not);
   // Waits for the other ranks at a barrier before this rank waits for its background thread. If a rank makes another
-  // call instead, the barrier throws an error that names the rank. Without the barrier, this rank would wait for copies
-  // that the other rank finishes only in its next backward pass.
+  // call and does not come to the barrier, the barrier throws an error that names the rank. Without the barrier, this
+  // rank would wait for copies that another rank finishes only in its next backward pass.
   void meet_to_wait(const char* call);
 
   ProcessGroup& group_;

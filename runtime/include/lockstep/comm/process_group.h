@@ -14,7 +14,7 @@
 //   Mismatch). A call with wrong arguments (a bad root, sizes that don't fit) throws InvalidArgument before the
 //   collective starts, and the group stays usable.
 // End: the group's destructor tells the other ranks that this rank has left, so a rank that waits for a later
-//   collective fails at once. If an exception unwinds the stack, the destructor aborts the group instead.
+//   collective fails at once. If an exception unwinds the stack, the destructor aborts the group.
 // Fork: in a child of fork(), every call of the group throws InvalidArgument, and the destructor of the child's copy of
 //   a group from init_process_group() does nothing. Children that call exec at once (system, posix_spawn) are allowed.
 //
@@ -83,7 +83,7 @@ inline constexpr int kNoColor = -1;
 
 struct SubgroupOptions {
   // The name of the new group in messages, which must be equal on all ranks of the new group. If `name` is empty, the
-  // group is called "split 1, color 0" or "group 2", where the number counts the calls.
+  // group is called "split 1, color 0" or "group 2", where the number counts the calls of split() and new_group().
   std::string name = {};
   // The time limit for making the new group, which is also the new group's timeout(). The timeout must be above 0;
   // nullopt means the timeout of the parent group.
@@ -111,8 +111,8 @@ class LOCKSTEP_API ProcessGroup {
   virtual DeviceId device() const = 0;
   virtual std::string_view backend() const = 0;  // "single", "shm", ...
   // Returns whether all_reduce() always sums the ranks' buffers along one binary tree in rank order, as in
-  // ((0+1)+(2+3))+4, whatever the buffers and hosts. If a node of the binary tree sums n ranks, the node's left half
-  // sums the largest power of two of ranks that is below n.
+  // ((0+1)+(2+3))+4, for all buffers and hosts. If a node of the binary tree sums n ranks, the node's left half sums
+  // the largest power of two of ranks that is below n.
   virtual bool sums_in_rank_order() const { return false; }
   // Returns the time limit of each collective that is waited for without a deadline.
   virtual std::chrono::nanoseconds(timeout)() const = 0;

@@ -139,8 +139,9 @@ class BySample {
 // End: the destructor stops the workers, also in the middle of an epoch. The destructor waits for running calls of
 //   produce, which can't be interrupted, for at most `timeout`, but at least for a second. If next() has just thrown
 //   Timeout, the destructor waits for only one second. If a call of produce still runs after the wait, the destructor
-//   logs a warning and returns. The worker thread of this call keeps `produce` and its captured objects alive until the
-//   call returns. Objects that `produce` only refers to must also live until every call of `produce` has returned.
+//   logs a warning and returns. The worker thread of the running call keeps `produce` and its captured objects alive
+//   until the call returns. Objects that `produce` only refers to must also live until every call of `produce` has
+//   returned.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
@@ -247,8 +248,8 @@ class LOCKSTEP_API LoaderCore {
   Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  bool is_resumed_ = false;  // whether resume() was called and no pass has begun since
-  // Whether the next pass reads the sampler's current epoch instead of the next epoch. is_asked_for_ is true before the
+  bool is_resumed_ = false;  // whether no pass has begun since the last call of resume()
+  // True if the next pass reads the sampler's current epoch instead of the next epoch. is_asked_for_ is true before the
   // first pass, after set_epoch(), and after resume() in the middle of an epoch.
   bool is_asked_for_ = true;
   std::weak_ptr<Pass> running_;
@@ -315,8 +316,8 @@ class DataLoader {
   // function. The function may outlive the loader.
   auto identity() const { return core_.identity(); }
   // Makes passes end once `is_over` returns true; DistributedDataParallel::watch() calls end_when(). Once `is_over`
-  // returns true, the pass ends after the current batch, new passes have no batches, and set_epoch() does nothing. As a
-  // result, state() stays at the place where the training stopped.
+  // returns true, the pass ends after the current batch, new passes have no batches, and set_epoch() does nothing.
+  // After the training is over, state() therefore stays at the place where the training stopped.
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
   // Returns the number of batches in a whole epoch, even after resume(). The number is equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }

@@ -108,10 +108,10 @@ struct RowRange {
   std::int64_t count = 0;
 };
 
-// Returns the rows of rank `rank` when `rows` rows are split as PyTorch's chunk(world) does: into pieces of ceil(rows
-// / world) rows. The last piece may be shorter, and ranks beyond the number of pieces have no rows. For example, 30
-// rows over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three
-// empty ranks.
+// Returns the rows of rank `rank` when `rows` rows are split like PyTorch's chunk(world), into pieces of ceil(rows /
+// world) rows. The last piece may be shorter, and ranks beyond the number of pieces have no rows. For example, 30 rows
+// over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty
+// ranks.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
@@ -153,9 +153,9 @@ class LOCKSTEP_API Sampler {
   // Moves the sampler to the beginning of epoch `epoch`, which must be equal on all ranks. A new sampler is at the
   // beginning of epoch 0.
   void set_epoch(std::int64_t epoch);
-  // Moves the sampler to the place after the samples that an earlier run has consumed; the number of ranks and the
-  // batch size may differ from the earlier run's. Throws InvalidArgument if the earlier run had another length, seed
-  // or order.
+  // Moves the sampler to the place after the samples that an earlier run has consumed; the two runs may have different
+  // numbers of ranks and different batch sizes. Throws InvalidArgument if the earlier run had another length, seed or
+  // order.
   void resume(const SamplerState& state);
   // Throws InvalidArgument if resume(state) would throw InvalidArgument, and changes nothing.
   void require_place(const SamplerState& state) const;

@@ -62,8 +62,8 @@ class DistributedDataParallel : public Replica {
   // A forward that throws while other ranks wait for this rank fails the group on every rank, with this rank's name and
   // the exception's text. Other ranks wait between the micro-batches of a step, and in a forward with a SyncBatchNorm
   // that trains. If no other rank waits, the program may catch the exception of a forward; the exception fails the
-  // group only if it unwinds this object. In a group of one rank, a forward that throws only drops its step, and the
-  // program can continue.
+  // group only if it unwinds this object. In a group of one rank, a forward that throws drops its step but does not
+  // fail the group, so the program can continue.
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));

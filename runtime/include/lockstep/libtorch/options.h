@@ -27,7 +27,7 @@ struct DdpOptions {
   // a factor.
   Loss loss = Loss::mean;
   // The dotted names of parameters that get no gradient on any rank. No bucket waits for the parameters in `unused`.
-  // Unused parameters that `unused` does not name are found at the end of each backward.
+  // At the end of each backward, DistributedDataParallel finds the unused parameters that `unused` does not name.
   std::vector<std::string> unused = {};
   // If true, buckets are sent during backward; if false, buckets are sent at the end of backward. With a SyncBatchNorm
   // of this group, `overlap` counts as false.
@@ -50,8 +50,8 @@ struct DdpOptions {
   // The settings for computing the same bits with any number of ranks. If `reproducible` is on, each step is a call of
   // backward(rows, loss_of), and torch's generators are seeded per fixed micro-batch, not per rank. If `reproducible`
   // is on, the constructor sets torch's number of intra-op threads to Reproducible::threads. On a device the
-  // constructor also turns on torch's deterministic algorithms for the process, and turns off cuDNN benchmarks. An
-  // operation of torch that has no deterministic algorithm then throws an error.
+  // constructor also turns on torch's deterministic algorithms for the process, and turns off cuDNN benchmarks. With
+  // deterministic algorithms turned on, an operation of torch that has no deterministic algorithm throws an error.
   //
   // If `reproducible` is on, the constructor throws InvalidArgument for a module with a SyncBatchNorm, and on a device
   // without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8). A backward throws InvalidArgument if its forward wrote a buffer
@@ -70,15 +70,15 @@ struct DdpOptions {
   // generators; torch::manual_seed(1) then gives every rank the same random numbers. With fixed micro-batches nullopt
   // means a seed of 0.
   std::optional<std::uint64_t> seed = std::nullopt;
-  // The dimension of forward's first tensor whose size is the number of rows. The number of rows is the weight of this
-  // rank's gradients, unless set_weight() sets the weight. An LSTM without batch_first needs 1.
+  // The dimension whose size is the number of rows, in the first tensor among forward's arguments. The number of rows
+  // is the weight of this rank's gradients, unless set_weight() sets the weight. An LSTM without batch_first needs 1.
   std::int64_t batch_dim = 0;
   // If true, all ranks get rank 0's buffers (running statistics) before every forward that trains and is synchronised.
   // The buffers of a SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
-  // If true, this rank's weight multiplies the gradient that enters the module's outputs, instead of each parameter's
-  // gradient, which saves a pass over the gradients. Set weight_outputs only if the loss depends on the parameters only
-  // through the outputs (without a penalty on the parameters), and gradients come only from backward().
+  // If true, this rank's weight multiplies the gradient that enters the module's outputs, and not each parameter's
+  // gradient. This setting saves a pass over the gradients. Set weight_outputs only if the loss depends on the
+  // parameters only through the outputs (without a penalty on the parameters), and gradients come only from backward().
   bool weight_outputs = false;
 };
 
@@ -93,8 +93,8 @@ struct GradientOptions {
   // ranks' losses. A rank whose weight is 0 contributes no gradients. The backward of a rank of weight 0 throws
   // InvalidArgument if other ranks' losses depend on elements that came from this rank.
   LossWeight loss_weight = nullptr;
-  // The function that runs before each collective of a backward; may be empty. The function that
-  // DistributedDataParallel sets plans its buckets; the planning blocks, so it runs while no rank is in a collective
+  // The function that runs before each collective of a backward; the function may be empty. DistributedDataParallel
+  // sets a function that plans its buckets. The planning blocks, so the function runs while no rank is in a collective
   // that another rank has not reached.
   std::function<void()> before_backward = {};
 };

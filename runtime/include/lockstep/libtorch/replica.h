@@ -79,11 +79,12 @@ class LOCKSTEP_API Replica {
   // ShardedOptimizer (libtorch/sharded_optimizer.h).
   //
   // On a device, events order the work in torch's current streams with the all-reduces. On a device the host waits only
-  // in last_weight(), and if this rank left out a parameter that is not in DdpOptions::unused.
+  // in last_weight(), and when this rank has left out a parameter that is not in DdpOptions::unused.
   //
   // An exception that ends a backward fails the group on every rank at once, with this rank's name and the exception's
   // text. If the program's own exception is thrown within torch's autograd engine, only this rank knows the exception's
-  // text. In a group of one rank, an exception in backward only drops its step, and the program can continue.
+  // text. In a group of one rank, an exception in backward drops its step but does not fail the group, so the program
+  // can continue.
   void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
 
   // Runs a training step on this rank's `rows` rows; `rows` may be 0. `loss_of(begin, end)` runs a forward of rows
@@ -114,7 +115,8 @@ class LOCKSTEP_API Replica {
   // size, order and start of the pass. If the data differ, backward() throws Mismatch, which names the difference and
   // the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the source of an earlier
   // watch(). The passes of a watched DataLoader end when the training ends. The check sends no extra message, because
-  // its numbers travel with the gradients. Throws InvalidArgument if the sampler reads for another rank than this rank.
+  // its numbers travel with the gradients. Throws InvalidArgument if the sampler reads the rows of a rank other than
+  // this rank.
   template <TellsIdentity Source>
   void watch(Source&& source) {
     require_rank_of_group(*group(), source);
@@ -147,15 +149,16 @@ class LOCKSTEP_API Replica {
   // example in another micro-batch, repeats the random numbers. A call of generator() does not change torch's
   // default generators.
   at::Generator generator(std::uint32_t draw = 0) const;
-  // Returns the sum of all ranks' weights in the last synchronised step, which is 0 if no rank had data. After a
-  // backward that is not synchronised, last_weight() returns this rank's weight so far. On a device last_weight() waits
-  // until the host knows the weight, and with Loss::sum returns only this rank's weight.
+  // Returns the sum of all ranks' weights in the last synchronised step, or 0 if no rank had data. After a backward
+  // that is not synchronised, last_weight() returns this rank's weight so far. On a device last_weight() waits until
+  // the host knows the weight, and with Loss::sum returns only this rank's weight.
   std::int64_t last_weight() const;
   // Returns the rows and loss of all ranks in the latest synchronised step that the host knows without waiting. On the
   // CPU last_batch() describes the last step. On a device last_batch() describes the step five before the last step,
   // or, with a single rank, the last step that the device has finished.
   const GlobalBatch& last_batch() const;
-  // Returns the loss of the global batch last_batch(), or nullopt if a rank with rows did not record its loss.
+  // Returns the loss of the global batch that last_batch() describes, or nullopt if a rank with rows did not record its
+  // loss.
   std::optional<double> last_loss() const { return last_batch().loss; }
   // Returns the times of the last synchronised step: how long the step waited for collectives, and which collectives
   // ran during backward. In a group of one rank, the record of last_step() is empty (step -1).

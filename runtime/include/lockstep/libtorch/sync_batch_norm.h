@@ -9,11 +9,11 @@
 // have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm
 // computes as torch's batch norm does.
 //
-// The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over the
-// rows of that group's ranks only. With a separate group the running statistics may differ from rank to rank;
+// The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over only
+// the rows of the separate group's ranks. With a separate group the running statistics may differ from rank to rank;
 // DistributedDataParallel broadcasts rank 0's statistics with the other buffers.
 //
-// Collective: every forward that computes statistics of the batch is a collective call, and so is its backward. The
+// Collective: every forward that computes statistics of the batch, and its backward, are collective calls. The
 //   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.
 // Threads: only the threads that run forward and backward use the layer.
 // Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows and its loss has
