@@ -27,8 +27,9 @@ namespace lockstep {
 
 // Returns the message of an exception of any type. The message of a LibTorch exception comes without its backtrace.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
-// Returns this rank's failure for the other ranks, with the errno of a SystemError and a text such as "save_weights:
-// rank 0 (host node7, pid 4711) failed: <message>". If `operation` is empty, the text begins with the rank.
+// Returns a Cause that reports this rank's failure to the other ranks, with the errno of a SystemError and a text such
+// as "save_weights: rank 0 (host node7, pid 4711) failed: <message>". If `operation` is empty, the text begins with the
+// rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {
@@ -40,7 +41,7 @@ class OwnFailure {
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
-  // Returns the kept text, such as "failed in the forward of step 3: <message>". The text is empty if no failure
+  // Returns the kept text, such as "failed in the forward of step 3: <message>". The kept text is empty if no failure
   // is kept.
   const std::string& text() const { return text_; }
 

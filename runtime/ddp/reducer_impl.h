@@ -111,8 +111,8 @@ struct Reducer::Impl {
 
   std::int64_t unit = 1;  // the unit of weights
   int plan_changes = 0;
-  // True if the order of the gradients is final. The order becomes final with plan_order() or after the first
-  // synchronised step, and is final from the start if there are shards.
+  // True if the order of the gradients is final. The order of the gradients becomes final with plan_order() or after
+  // the first synchronised step, and is final from the start if there are shards.
   bool order_is_known = false;
   std::vector<int> observed;  // the order of the marks in the first synchronised step
 

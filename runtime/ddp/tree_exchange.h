@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tree_exchange() returns a communication hook that combines the ranks' sums of fixed micro-batches in the order of the
-// tree in plan/micro_batch_tree.h. The hook is for groups whose own all-reduce does not add in the order of the tree.
+// tree in plan/micro_batch_tree.h. The hook of tree_exchange() is for groups whose own all-reduce does not add in the
+// order of the tree.
 //
 // Each rank has some whole nodes of the tree, whose micro-batches all belong to the rank; the sums of the nodes are the
 // rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding instead of the missing rows; no

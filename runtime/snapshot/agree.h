@@ -10,8 +10,8 @@
 namespace lockstep {
 
 // Collective. Runs `check` on every rank, and returns if `check` throws on no rank. If `check` throws an Error on some
-// ranks, throws InvalidArgument on every rank. The message has `what` and the error's text from the lowest rank whose
-// `check` has thrown.
+// ranks, throws InvalidArgument on every rank. The message of the InvalidArgument has `what` and the error's text from
+// the lowest rank whose `check` has thrown.
 void agree_on(ProcessGroup& group, std::string_view what, const std::function<void()>& check);
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 // job resumes from the first listed snapshot whose files the ranks can together read completely.
 //
 // Threads: only one thread may call the functions of Candidates, and all calls are collective.
-// Failure: the functions throw InvalidArgument on every rank, and pass on the group's errors.
+// Failure: the functions of Candidates throw InvalidArgument on every rank, and pass on the group's errors.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 // Threads: begin(), record_start() and check_room() run on the training's thread, while the writer's thread is idle.
 //   From begin() on, with_room(), clean() and note_saved_elsewhere() run on the writer's thread, or on the training's
 //   thread while the writer's thread is idle.
-// Failure: the functions throw SystemError if this process can't read or write the disk; begin() also throws the
-//   group's errors.
+// Failure: the functions of Catalogue throw SystemError if this process can't read or write the disk; begin() also
+//   throws the group's errors.
 #pragma once
 
 #include <cstdint>

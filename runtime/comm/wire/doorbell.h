@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A communication thread sleeps on its doorbell while the thread has nothing to do. A doorbell consists of a count of
 // rings and an eventfd file. Any thread of this process may ring. If the count lies in shared memory, threads of other
-// processes may also ring. The file lets the doorbell's owner sleep on its sockets and its doorbell together.
+// processes may also ring. The eventfd file lets the doorbell's owner sleep on its sockets and its doorbell together.
 //
 // No ring is missed: a sleeper first sets `asleep` and then reads `rings`, while a ringer first adds to `rings` and
 // then reads `asleep`. All four operations are sequentially consistent. A thread that hears a ring sees the writes that

@@ -167,7 +167,7 @@ void P2pQueue::refuse_posts() {
 
 std::shared_ptr<WireP2pOp> P2pQueue::waiting_for(int peer) const {
   // If the peer posted a message before the peer's goodbye, the message's recv has a number above 0 and still gets the
-  // data. Only recvs with number 0 wait in vain.
+  // data. Only recvs with number 0 wait in vain for a peer that has left.
   for (const auto& p2p : recvs_) {
     if (p2p->peer == peer && p2p->number == 0) return p2p;
   }

@@ -5,8 +5,8 @@
 // Each rank has a window of shared memory, which holds a piece of every row of the rank's input. Each rank that
 // carries rows adds up these rows over all ranks of its host. Each rank that carries rows then sends the sums of
 // another host's rows to the rank with the same place on the other host. The rank that receives sums adds up the sums
-// of all hosts and writes the result into the window of the row's owner. The result has the same bits as the result of
-// an all-reduce (all_reduce_steps.h).
+// of all hosts and writes the result into the window of the row's owner. The result of a reduce_scatter has the same
+// bits as the result of an all-reduce (all_reduce_steps.h).
 #pragma once
 
 #include <vector>

@@ -124,7 +124,7 @@ class Shutdown {
   // The number of messages that this rank has sent to itself and that have come back.
   std::uint64_t returned_ GUARDED_BY(mutex_) = 0;
 
-  // failure_ and channel_ are the last members, because messages may come until both are destroyed.
+  // failure_ and channel_ are declared last, because messages may come until both failure_ and channel_ are destroyed.
   comm::Failure failure_;
   membership::GroupChannel channel_;
 };

@@ -7,7 +7,8 @@
 // reply is never taken for the reply to another request.
 //
 // Threads: only one thread at a time may use a TorchStoreClient.
-// Errors: calls throw StoreError, with the server's address, if the server can't be reached or doesn't answer.
+// Errors: a TorchStoreClient's functions throw StoreError, with the server's address, if the server can't be reached or
+//   doesn't answer.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 // PyTorch's dialects. A client's first bytes tell the dialect. A server with a secret answers no request before the
 // greeting, in which both sides prove that they know the secret. A client that sends half a request or garbage, or does
 // not read its replies, delays no other client. The server closes a client that breaks the protocol or a limit, and
-// logs the client's address and the reason. If the server closes many clients, it logs only the first lines about them,
-// and the number of suppressed lines.
+// logs the client's address and the reason. If the server closes many clients, its log has only the first lines about
+// these clients, and the number of suppressed lines.
 #pragma once
 
 #include <chrono>

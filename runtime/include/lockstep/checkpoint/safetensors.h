@@ -102,7 +102,7 @@ class LOCKSTEP_API SafetensorsFile {
   // names the dtype.
   const TensorEntry& find(const std::string& name) const;
   // Copies a tensor's elements from the file to `destination`, whose size must be entry.bytes. Throws CorruptData if
-  // the file has become shorter since it was opened.
+  // the file has become shorter since the file was opened.
   void read(const TensorEntry& entry, std::span<std::byte> destination) const;
 
  private:

@@ -180,9 +180,9 @@ class LOCKSTEP_API ProcessGroup {
   //   use shared memory on one host, and TCP between hosts.
   // Order: on the CPU, a rank may start collectives of several groups, and wait for them, in any order; on GPUs every
   //   rank must start the collectives of all groups in one order.
-  // Errors: throws InvalidArgument for a timeout of 0. If ranks make different groups, or give one group different
-  //   names, every rank throws Mismatch, and this group stays usable. If a new group can't start, its ranks throw
-  //   Timeout, PeerLost or BackendUnavailable.
+  // Errors: split() throws InvalidArgument for a timeout of 0. If ranks make different groups, or give one group
+  //   different names, every rank throws Mismatch, and this group stays usable. If a new group can't start, its ranks
+  //   throw Timeout, PeerLost or BackendUnavailable.
   // Failure of a group: a timeout, a mismatch, an abort() or the destruction of a rank's group object makes only the
   //   group concerned fail. If a process dies or a rank fails the job, every group of the rank fails, and no further
   //   group can be made. If the store is lost, all groups fail. An error message of a new group begins with the group's

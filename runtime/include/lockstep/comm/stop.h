@@ -20,7 +20,7 @@
 //
 // Threads: any thread may call request_stop() and should_stop(). Only the thread that uses the group may use
 //   StopView::all_ranks and the other functions.
-// Failure: the functions throw the group's errors, and StoreError.
+// Failure: the stop functions throw the group's errors, and StoreError.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 //
 // The functions of this header are collective and blocking; programs call the functions in set-up code and between
 // steps. Values are in host memory; a group on a device copies each value to the device and back.
-// Failure: the functions throw the group's errors, and Mismatch if the ranks' types differ in size.
+// Failure: the functions of this header throw the group's errors, and Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>

@@ -321,8 +321,8 @@ class DataLoader {
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
   // Returns the number of batches in a whole epoch, even after resume(). The number is equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
-  // Returns the number of batches in the running pass or, between passes, in the pass that the next begin() starts. The
-  // pass after resume() has only the batches of the rest of the epoch.
+  // Returns the number of batches in the running pass or, between passes, in the pass that the next begin() starts.
+  // After resume(), the next pass has only the batches of the rest of the epoch.
   std::int64_t batches_in_pass() const { return core_.batches_in_pass(); }
 
   Iterator begin() { return Iterator(core_.start()); }

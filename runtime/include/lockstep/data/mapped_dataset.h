@@ -10,12 +10,12 @@
 // which all ranks of a host share. A DataLoader calls prefetch() some batches ahead (LoaderOptions::read_ahead), so
 // that the kernel reads the pages of a batch before the batch is needed.
 //
-// Threads: any number of threads may use a dataset at once. Copies of a dataset share the mapping.
-// Failure: constructors throw InvalidArgument if the file is missing, unreadable, a folder, empty, or shorter than one
-//   window. Constructors throw CorruptData if the file is not a whole number of tokens or records, and SystemError if
-//   mapping fails. The program must not change a file that is mapped: batch() throws CorruptData if the file's size or
-//   modification time has changed. If the file is truncated during batch(), or the disk fails, SIGBUS ends the process,
-//   because a library can't turn SIGBUS into an exception.
+// Threads: any number of threads may use a mapped dataset at once. Copies of a dataset share the mapping.
+// Failure: a mapped dataset's constructor throws InvalidArgument if the file is missing, unreadable, a folder, empty,
+//   or shorter than one window. Constructors throw CorruptData if the file is not a whole number of tokens or records,
+//   and SystemError if mapping fails. The program must not change a file that is mapped: batch() throws CorruptData if
+//   the file's size or modification time has changed. If the file is truncated during batch(), or the disk fails,
+//   SIGBUS ends the process, because a library can't turn SIGBUS into an exception.
 #pragma once
 
 #include <cstddef>

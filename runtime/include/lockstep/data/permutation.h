@@ -23,8 +23,8 @@ namespace lockstep::data {
 // over Philox makes a list of the samples, because a Feistel network over few numbers is less random than a shuffle.
 //
 // Threads: any number of threads may use a Permutation at once.
-// Failure: the functions throw InvalidArgument for a length or an epoch below 0, and for a position outside
-// [0, size()).
+// Failure: the functions of Permutation throw InvalidArgument for a length or an epoch below 0, and for a position
+//   outside [0, size()).
 class LOCKSTEP_API Permutation {
  public:
   static constexpr std::int64_t kComputed = 4096;  // the shortest length of a permutation without a list

@@ -145,7 +145,7 @@ concept RankOfGroup = requires(const G& group) {
 //
 // Threads: several threads may call const functions of a Sampler at once; no other call may run during a call of a
 //   non-const function.
-// Failure: functions and constructors throw InvalidArgument if an argument is out of its range.
+// Failure: a Sampler's functions and constructors throw InvalidArgument if an argument is out of its range.
 class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;

@@ -13,8 +13,8 @@
 //   ranks; otherwise the replicas diverge.
 // Collective: the Reducer calls the hook on every rank for each bucket of a synchronised step, in the order of
 //   the buckets.
-// Threads: the hook runs on the thread of backward().
-// Failure: if the hook throws, the step throws an Error that names step, bucket and hook, with the original exception
+// Threads: a CommHook runs on the thread of backward().
+// Failure: if a CommHook throws, the step throws an Error that names step, bucket and hook, with the original exception
 //   nested; PeerLost, Timeout and Mismatch keep their type. The exception makes this rank fail: every later call throws
 //   the exception again, also with a single rank.
 //
@@ -92,7 +92,7 @@ struct HookedBucket {
   // group's stream waits for `work`. `finish` must launch its kernels in the group's stream. `finish` may not start a
   // collective, because the ranks call `finish` at different times.
   std::function<BufferView()> finish = {};
-  // The number of bytes that the hook sends, which the trace shows. The default is the size of the bucket.
+  // The number of bytes that the hook sends, which the trace shows. The default of `bytes` is the size of the bucket.
   std::optional<std::size_t> bytes = {};
 };
 

@@ -11,9 +11,10 @@
 //
 // Collective: all ranks call the constructor, plan_order, every synchronised step and update_shards in the same order.
 // Threads: a Reducer belongs to one thread, which runs backward.
-// Failure: calls throw the group's errors, whose messages begin with step and bucket; every later call throws the first
-//   error again.
-// Misuse: calls throw InvalidArgument, which names parameter and step, for a gradient marked ready twice, a step not
+// Failure: the Reducer's functions throw the group's errors, whose messages begin with step and bucket; every later
+//   call throws the first error again.
+// Misuse: the Reducer's functions throw InvalidArgument, which names parameter and step, for a gradient marked ready
+// twice, a step not
 //   begun, an unknown name and other mistakes. A call that throws InvalidArgument changes nothing.
 // Devices: in a group over NCCL, gradient() returns an address on the device. A Reducer's call waits for the device
 //   only if the call's comment says so.
@@ -53,8 +54,9 @@ struct ReducerOptions {
   // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks
   // and micro-batches.
   Loss loss = Loss::mean;
-  // The hook that exchanges the buckets in place of the group's all-reduce (ddp/comm_hook.h). The hook's name must be
-  // equal on all ranks. With a hook on a device, the host waits for the ranks' summed weight in the first two steps.
+  // The communication hook that exchanges the buckets in place of the group's all-reduce (ddp/comm_hook.h). The hook's
+  // name must be equal on all ranks. With a hook on a device, the host waits for the ranks' summed weight in the first
+  // two steps.
   CommHook comm_hook = {};
   // The Reducer's reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;

@@ -39,9 +39,9 @@ struct ReplicaComparison {
   bool are_equal() const { return ranks.empty(); }
 };
 
-// Compares the ranks' replicas; copies from a device run in the order of the group's stream. The call is collective and
-// blocking, and sends 16 bytes per rank if all replicas are equal. Throws Mismatch if the ranks pass different numbers
-// of buffers.
+// Compares the ranks' replicas; copies from a device run in the order of the group's stream. compare_replicas() is
+// collective and blocking, and sends 16 bytes per rank if all replicas are equal. Throws Mismatch if the ranks pass
+// different numbers of buffers.
 LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 // Returns the message of the Mismatch error that reports `comparison`. `when` is empty, or a clause such as "; they
 // came apart ..." that says when the replicas began to differ.

@@ -8,8 +8,8 @@
 // Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A call leaves
 //   the calling thread's current CUDA device unchanged. As an exception, a thread without a CUDA context stays on the
 //   device of the call, because returning to GPU 0 would create a context on GPU 0.
-// Failure: a call throws DeviceError with the operation, the device and the words of the device's library. A call
-//   throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
+// Failure: a DeviceRuntime's functions throw DeviceError with the operation, the device and the words of the device's
+//   library. A call throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once
 
 #include <chrono>
@@ -131,7 +131,7 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
   // Multiplies every element by `factor` and divides it by *divisor, in the stream's order. `divisor` points to a
-  // number in the device's memory; a null `divisor` means no division. The call multiplies and divides floats in
+  // number in the device's memory; a null `divisor` means no division. divide() multiplies and divides floats in
   // float32 or wider, and then rounds the results. Integers, for which `factor` must be 1, are divided in 64 bits and
   // rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
@@ -140,9 +140,9 @@ class LOCKSTEP_API DeviceRuntime {
   // NaN or infinity is element i of `buffer`, the call lowers `*first` to 2 i for NaN or to 2 i + 1 for infinity; a
   // smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // Converts the elements of `from` to the dtype of `to`, in the stream's order. The call rounds float32 and float64 to
-  // float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws InvalidArgument
-  // for other pairs of dtypes, and if `from` and `to` have different counts.
+  // Converts the elements of `from` to the dtype of `to`, in the stream's order. This conversion rounds float32 and
+  // float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws
+  // InvalidArgument for other pairs of dtypes, and if `from` and `to` have different counts.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
   // Sums merges.size() rows of floats, in the stream's order: element i of `to` becomes the sum of the elements i of
   // all rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.

@@ -5,8 +5,8 @@
 // Threads: any thread may use a stream or event, but only one thread at a time. As an exception, reached() and
 //   synchronize() of one event may run at the same time on different threads. Copies of a Stream or Event refer to the
 //   same stream or event of the device.
-// Failure: if the device's library fails, a call throws DeviceError with the library's error text. A constructor throws
-//   BackendUnavailable if the device does not exist.
+// Failure: if the device's library fails, the functions of a stream or event throw DeviceError with the library's error
+//   text. A constructor throws BackendUnavailable if the device does not exist.
 #pragma once
 
 #include <chrono>

@@ -10,8 +10,8 @@
 // Collective: each call is collective, like an eager step. A replayed step runs the collectives of an eager step, in
 //   the same order and buckets, so one rank may replay while another rank runs eagerly.
 // Threads: a CapturedStep belongs to the threads of its DistributedDataParallel.
-// Failure: calls throw InvalidArgument for unsupported uses (see operator()). An exception during a capture fails the
-//   group on every rank, with the exception's text, like an exception in backward.
+// Failure: a CapturedStep's functions throw InvalidArgument for unsupported uses (see operator()). An exception during
+//   a capture fails the group on every rank, with the exception's text, like an exception in backward.
 //
 // A CapturedStep saves time if the host is slower than the device (small models and batches). A replayed step costs the
 // host only one launch, the collectives and the optimizer's step. A CapturedStep sends gradients after backward has

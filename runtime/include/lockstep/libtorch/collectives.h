@@ -11,12 +11,12 @@
 // lockstep's dtypes: float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in
 // float32 and rounded once; avg of integers truncates towards zero.
 //
-// Order: a call on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work in
-// torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say so.
-// The _async functions return a TensorWork at once.
+// Order: a collective on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work
+// in torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say
+// so. Functions whose names end in _async return a TensorWork at once.
 //
-// The functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See CountsLosses
-// for autograd.
+// The collective functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See
+// CountsLosses for autograd.
 //
 // Threads: the threads that may use the group may call these functions.
 // Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, calls throw Mismatch,

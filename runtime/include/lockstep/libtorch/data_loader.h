@@ -16,11 +16,11 @@
 // weight 0. If the network can't run on 0 rows, call ddp.step_without_data() in place of forward and backward where
 // batch.data.size(0) is 0.
 //
-// Threads: one thread uses the loader, and each worker reads its own copy of the dataset.
-// Failure: calls throw the errors of torch's loader, and InvalidArgument for options with which the ranks would read
-//   different numbers of batches. After a timeout of torch's loader, the destructor and the next begin() wait at most
-//   one second for the workers. Workers that are still reading after this second are left running, with their copies of
-//   the dataset.
+// Threads: one thread uses a DataLoader, and each worker reads its own copy of the dataset.
+// Failure: a DataLoader's functions throw the errors of torch's loader, and InvalidArgument for options with which the
+//   ranks would read different numbers of batches. After a timeout of torch's loader, the destructor and the next
+//   begin() wait at most one second for the workers. Workers that are still reading after this second are left running,
+//   with their copies of the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>

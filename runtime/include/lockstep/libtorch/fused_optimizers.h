@@ -16,9 +16,10 @@
 // If an Inf or NaN was found, the step keeps the values of parameters, moments and step counts.
 //
 // Threads: one thread at a time uses a fused optimizer.
-// Failure: calls throw InvalidArgument, with nothing changed, for parameters that are sparse, complex or integers or
-//   whose elements share memory, and for sparse gradients. Calls also throw InvalidArgument for gradients and moments
-//   of another size or on another device than their parameter.
+// Failure: a fused optimizer's functions throw InvalidArgument, with nothing changed, for parameters that are sparse,
+//   complex or integers or whose elements share memory, and for sparse gradients. The functions also throw
+//   InvalidArgument for gradients and moments of another size or on another device than their parameter, and for
+//   FusedSGD with dampening in a GradScaler's step.
 #pragma once
 
 #include <torch/optim/adam.h>

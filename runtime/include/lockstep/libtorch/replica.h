@@ -181,7 +181,7 @@ class LOCKSTEP_API Replica {
   // Returns the number of rows of forward's first tensor, in dimension DdpOptions::batch_dim.
   std::int64_t rows_of(const at::Tensor& tensor) const;
   // Begins a forward of the module. `rows` is the default of this rank's weight, or nullopt if forward's arguments hold
-  // no tensor whose rows count.
+  // no tensor with rows.
   void before_forward(std::optional<std::int64_t> rows);
   // Gives the forward up. The caller calls forward_failed() in the handler of the forward's exception.
   void forward_failed();

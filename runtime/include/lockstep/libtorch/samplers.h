@@ -13,8 +13,8 @@
 // program's sampler also act on the loader's copy. A second loader needs a second sampler.
 //
 // Threads: any number of threads may use a sampler at the same time, as torch's chunked datasets do.
-// Failure: calls throw InvalidArgument for numbers out of their range, and for a saved state of another length, seed
-//   or order.
+// Failure: a sampler's functions throw InvalidArgument for numbers out of their range, and for a saved state of another
+//   length, seed or order.
 #pragma once
 
 #include <torch/data/samplers/base.h>

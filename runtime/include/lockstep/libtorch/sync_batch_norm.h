@@ -15,7 +15,7 @@
 //
 // Collective: every forward that computes statistics of the batch, and its backward, are collective calls. The
 //   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.
-// Threads: only the threads that run forward and backward use the layer.
+// Threads: only the threads that run forward and backward use a SyncBatchNorm.
 // Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows and its loss has
 //   weight 0.
 #pragma once
@@ -34,12 +34,12 @@ namespace lockstep::libtorch {
 
 // SyncBatchNormImpl is the module that a SyncBatchNorm holds.
 //
-// Order: on DistributedDataParallel's own group all ranks must run the layer's collectives in one order with the
-//   all-reduces of the gradient buckets. Ranks that leave out different parameters fill their buckets at different
-//   times. On DistributedDataParallel's own group all buckets are therefore sent at the end of backward, as with
-//   DdpOptions::overlap = false. With a separate group for the layer, buckets are sent during backward. On GPUs use
-//   a separate group only if all ranks use the same parameters, because NCCL needs one order of operations over all
-//   its groups.
+// Order: on DistributedDataParallel's own group all ranks must run a SyncBatchNorm's collectives and the all-reduces of
+//   the gradient buckets in one order. Ranks that leave out different parameters fill their buckets at different times.
+//   On DistributedDataParallel's own group all buckets are therefore sent at the end of backward, as with
+//   DdpOptions::overlap = false. With a separate group for the layer, buckets are sent during backward. On GPUs use a
+//   separate group only if all ranks use the same parameters, because NCCL needs one order of operations over all its
+//   groups.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:

@@ -5,8 +5,8 @@
 // autograd sets the current stream of each of its threads. The CPU has a single stream; work on the CPU is done when
 // its call returns.
 //
-// Threads: any thread may call these functions. Failure: calls throw BackendUnavailable if LibTorch can't tell its
-//   current stream, because LibTorch is older than 2.6.
+// Threads: any thread may call these functions. Failure: the functions below throw BackendUnavailable if LibTorch can't
+//   tell its current stream, because LibTorch is older than 2.6.
 #pragma once
 
 #include <c10/core/Device.h>

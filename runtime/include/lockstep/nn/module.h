@@ -17,7 +17,7 @@
 // Randomness: layers such as Dropout read the ForwardContext of their module tree; the program sets a ForwardContext
 //   before each forward in training.
 // Threads: only one thread at a time may use a module tree.
-// Failure: functions throw InvalidArgument, whose message names the parameter or layer.
+// Failure: the functions of Module throw InvalidArgument, whose message names the parameter or layer.
 #pragma once
 
 #include <cstdint>

@@ -179,8 +179,8 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
       });
 }
 // Returns a range over `loader`, for a range-for loop under a progress bar without a model. The bar shows the steps and
-// the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The loop ends after
-// all ranks of the group have agreed to stop.
+// the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The range-for loop
+// ends after all ranks of the group have agreed to stop.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));

@@ -10,7 +10,7 @@
 //   in the Reducer's arena.
 //
 // Threads: handles to different memory are independent. Only one thread at a time may use a tensor.
-// Failure: calls throw InvalidArgument, whose message has both shapes or dtypes.
+// Failure: a Tensor's functions throw InvalidArgument, whose message has both shapes or dtypes.
 #pragma once
 
 #include <array>

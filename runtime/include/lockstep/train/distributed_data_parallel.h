@@ -12,11 +12,11 @@
 // Collective: the constructor and every synchronised backward() are collective; all ranks must call them in one order.
 //   A rank without rows calls ddp(x) and backward() with 0 rows, or calls step_without_data().
 // Threads: a DistributedDataParallel belongs to one thread.
-// Failure: a call throws the group's errors (PeerLost, Timeout, Mismatch); every later call throws the first error
-//   again. An exception that leaves backward(), or a forward between micro-batches, fails the group on every rank, with
-//   the exception's text. A program may catch an exception that leaves a forward which is not between micro-batches,
-//   and continue. A group of one rank does not fail after an exception: the group forgets the step, and the program may
-//   continue.
+// Failure: a DistributedDataParallel's functions throw the group's errors (PeerLost, Timeout, Mismatch); every later
+//   call throws the first error again. An exception that leaves backward(), or a forward between micro-batches, fails
+//   the group on every rank, with the exception's text. A program may catch an exception that leaves a forward which is
+//   not between micro-batches, and continue. A group of one rank does not fail after an exception: the group forgets
+//   the step, and the program may continue.
 //
 // The guide is docs/ENGINE.md. docs/GPUS.md says where the host waits for a GPU. docs/LIBTORCH.md, "lockstep's own
 // tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. The reasons are in
