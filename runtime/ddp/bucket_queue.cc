@@ -86,7 +86,7 @@ void BucketQueue::announce() {
 
 // Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that buckets
 // have the same place among the program's collectives on every rank. On a device buckets always have the same place
-// among the collectives, and the host needs a weight only for the hook's scale. The weight for the scale is the larger
+// among the collectives, and the host needs a weight only for the hook's scale. The scale is computed from the larger
 // weight of the last two steps whose StepNote the host has read. Because the scale uses the larger weight, a short
 // batch does not make float16 overflow in the next full batch.
 void BucketQueue::await_announcement() {

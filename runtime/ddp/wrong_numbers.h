@@ -3,7 +3,7 @@
 // and logs a warning or throws NotFiniteGradient.
 //
 // Threads: one thread at a time.
-// Failure: with NotFinite::raise, throws NotFiniteGradient and fails the group on every rank.
+// Failure: with NotFinite::raise, WrongNumbers throws NotFiniteGradient and fails the group on every rank.
 #pragma once
 
 #include <cstdint>

@@ -166,8 +166,8 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
-      // Don't resume from an older snapshot, because the run would train the steps again, and no later run could resume
-      // from this newer snapshot.
+      // Don't skip this snapshot for an older snapshot, because the run would train the steps again, and no later run
+      // could resume from the skipped snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: the snapshot '{}' can't be read: {}; or move that snapshot away, to resume from an older one",

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A communication thread sleeps on its doorbell while the thread has nothing to do. A doorbell consists of a count of
-// rings and an eventfd file. Any thread of this process may ring. If the count lies in shared memory, threads of other
-// processes may also ring. The eventfd file lets the doorbell's owner sleep on its sockets and its doorbell together.
+// the ring() calls and an eventfd file. Any thread of this process may ring. If the count lies in shared memory,
+// threads of other processes may also ring. The eventfd file lets the doorbell's owner sleep on its sockets and its
+// doorbell together.
 //
-// No ring is missed: a sleeper first sets `asleep` and then reads `rings`, while a ringer first adds to `rings` and
-// then reads `asleep`. All four operations are sequentially consistent. A thread that hears a ring sees the writes that
-// came before the ring.
+// No call of ring() is missed: the owner first sets `asleep` and then reads `rings`, while ring() first adds to `rings`
+// and then reads `asleep`. All four operations are sequentially consistent. A thread whose hear() returns true sees the
+// writes that came before ring().
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ struct DoorbellButton {
 };
 
 // A Doorbell is the owner's end of a doorbell, at which the owner hears rings and sleeps. One thread owns a Doorbell,
-// but any thread may call ring(). If another thread has heard a ring by calling hear(), the ring does not keep the
-// owner awake.
+// but any thread may call ring(). After another thread has called hear(), earlier calls of ring() do not keep the owner
+// awake.
 class Doorbell {
  public:
   // `words` must outlive this object, and may lie in memory through which other processes ring.

@@ -54,9 +54,9 @@ class OpHeaderTable {
   // Returns the ranks whose announcements are put on the table by other ranks of this host.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
-  // Removes a rank of another host from `absent` if the rank's relay on this host is another rank than this rank and is
-  // also in `absent`. A removed rank may have announced its collectives, because a suspended relay does not put the
-  // announcements on the table. Returns the removed ranks. REQUIRES: `absent` is sorted.
+  // Removes a rank of another host from `absent` if the rank's relay on this host is also in `absent` and is not this
+  // rank. A removed rank may have announced its collectives, because a suspended relay does not put the announcements
+  // on the table. Returns the removed ranks. REQUIRES: `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
   // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
   // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() after

@@ -2,9 +2,9 @@
 // Defines streams, which are a device's queues of work, and events, which are marks in streams. A function of a stream
 // or event makes the host wait only if the function's comment says so.
 //
-// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, reached() and
-//   synchronize() of one event may run at the same time on different threads. Copies of a Stream or Event refer to the
-//   same stream or event of the device.
+// Threads: any thread may use a stream or event, but only one thread at a time. Only reached() and synchronize() of one
+//   event may run at the same time on different threads. Copies of a Stream or Event refer to the same stream or event
+//   of the device.
 // Failure: if the device's library fails, the functions of a stream or event throw DeviceError with the library's error
 //   text. A constructor throws BackendUnavailable if the device does not exist.
 #pragma once
@@ -57,8 +57,8 @@ class LOCKSTEP_API Event {
   // Makes an event. Only events with `timed` support elapsed_since(); timed events cost slightly more on the device.
   explicit Event(DeviceId device, bool timed = false);
 
-  // Puts the event's mark after all work that is in `stream` now. A later record() moves the mark. A stream that
-  // already waits for the event still waits for the earlier mark.
+  // Puts the event's mark after all work that is in `stream` now. A later record() moves the mark. After record(), a
+  // stream that already waits for the event still waits for the event's earlier mark.
   void record(StreamView stream);
   // Makes work that is queued in `stream` after block() start only when the device has reached the event's mark. Does
   // nothing before the first record().

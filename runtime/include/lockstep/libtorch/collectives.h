@@ -11,17 +11,20 @@
 // lockstep's dtypes: float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in
 // float32 and rounded once; avg of integers truncates towards zero.
 //
-// Order: a collective on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work
-// in torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say
-// so. Functions whose names end in _async return a TensorWork at once.
+// Order: a collective on CPU tensors returns when the result is complete. A collective on CUDA tensors starts after the
+// work in torch's current stream, and this stream waits for the result. The host waits only in functions whose comments
+// say so. Functions whose names end in _async return a TensorWork at once.
 //
 // The collective functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See
 // CountsLosses for autograd.
 //
 // Threads: the threads that may use the group may call these functions.
-// Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, calls throw Mismatch,
-//   which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument as described
-//   below.
+// Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, the collectives throw
+//   Mismatch, which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). The collectives throw
+//   InvalidArgument, with nothing started or changed, for an undefined or sparse tensor, or a tensor on a device other
+//   than the group's. The collectives also throw InvalidArgument for a dtype that the collective can't compute with,
+//   and for a number of rows that the number of ranks does not divide. An output tensor causes InvalidArgument if it
+//   requires a gradient while gradients are recorded, or if its elements share memory, as after expand().
 #pragma once
 
 #include <ATen/core/Tensor.h>

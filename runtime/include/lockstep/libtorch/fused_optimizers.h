@@ -38,8 +38,7 @@ class LOCKSTEP_API FusedOptimizer {
   // Returns whether this LibTorch has the fused operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
   // Runs a step on gradients of a scaled loss, which the step divides by `grad_scale`, or by 1 if `grad_scale` is
-  // undefined. If `found_inf` is not 0, step_scaled() skips the step; the step counts in state() include skipped steps
-  // until save() or a snapshot waits for the device and corrects the counts. The call divides the parameters' gradients
+  // undefined. If `found_inf` is not 0, step_scaled() skips the step. step_scaled() divides the parameters' gradients
   // in place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other strides than
   // their parameter; these gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one
   // element, on any device. If is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
@@ -60,8 +59,8 @@ class LOCKSTEP_API FusedOptimizer {
 // FusedSGD call the operators that PyTorch's torch/optim/{adam,adamw,sgd}.py call.
 //
 // Parameters and gradients may have any strides, which may change between steps. The fused operators need parameter,
-// gradient and moments in the same order in memory. A step therefore copies a gradient in another order, moves moments
-// once, and updates a parameter with gaps in its memory (a column slice) in a copy.
+// gradient and moments in the same order in memory. A fused step therefore copies a gradient whose elements lie in
+// another order, moves moments once, and updates a parameter with gaps in its memory (a column slice) in a copy.
 template <typename Base>
 class LOCKSTEP_API Fused : public Base, public FusedOptimizer {
  public:

@@ -92,8 +92,8 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
     std::same_as<Base, ::torch::optim::Adagrad> || std::same_as<Base, FusedSGD> || std::same_as<Base, FusedAdam> ||
     std::same_as<Base, FusedAdamW>;
 
-// ShardedOptimizer is the optimizer `Base` over this rank's shard of the parameters. Calls throw the group's errors,
-// and later calls throw the first error again.
+// ShardedOptimizer is the optimizer `Base` over this rank's shard of the parameters. The functions of a
+// ShardedOptimizer throw the group's errors, and later calls throw the first error again.
 //
 // The constructor throws InvalidArgument for a DistributedDataParallel that has no shards, or that already has a
 // ShardedOptimizer. The constructor, step(), clip_grad_norm() and add_param_group() throw InvalidArgument for a tensor

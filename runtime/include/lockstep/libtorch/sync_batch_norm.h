@@ -11,7 +11,7 @@
 //
 // The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over only
 // the rows of the separate group's ranks. With a separate group the running statistics may differ from rank to rank;
-// DistributedDataParallel broadcasts rank 0's statistics with the other buffers.
+// DistributedDataParallel broadcasts rank 0's running statistics together with the module's other buffers.
 //
 // Collective: every forward that computes statistics of the batch, and its backward, are collective calls. The
 //   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.

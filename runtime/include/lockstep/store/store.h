@@ -31,8 +31,8 @@ class LOCKSTEP_API StoreLost : public StoreError {
   using StoreError::StoreError;
 };
 
-// The maximum sizes of a key and of a value, in bytes. Calls throw InvalidArgument for a key or a value above its
-// maximum size. A prefix (store/prefix_store.h) counts as part of the key.
+// The maximum sizes of a key and of a value, in bytes. The functions of Store throw InvalidArgument for a key or a
+// value above its maximum size. A prefix (store/prefix_store.h) counts as part of the key.
 inline constexpr std::size_t kMaxKeyBytes = 8191;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 

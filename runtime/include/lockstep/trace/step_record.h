@@ -14,8 +14,8 @@ namespace lockstep::trace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// BucketRecord has the times of one bucket of gradients, by this rank's clock. On a device the times are by the
-// device's clock, which starts at StepRecord::begin.
+// BucketRecord has the times of one bucket of gradients, by this rank's clock. On a device, the times of a BucketRecord
+// are by the device's clock, which starts at StepRecord::begin.
 struct BucketRecord {
   // The number of bytes that are sent: the bytes of the bucket's gradients, or the bytes that a communication hook
   // sends instead.

@@ -157,8 +157,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // runs its forward in no_sync() while gradients are not cleared.
   //
   // Throws Mismatch in a synchronised backward() if the replicas have become unequal, for example because one rank left
-  // out an optimizer's step. The Mismatch names the steps, the ranks and the first parameter that differs. If any other
-  // exception leaves backward(), the group fails on every rank at once, with the exception's text.
+  // out an optimizer's step. The Mismatch names the steps, the ranks and the first parameter that differs. If an
+  // exception that this comment does not list leaves backward(), the group fails on every rank at once, with the
+  // exception's text.
   std::optional<std::int64_t> backward(const Tensor& loss);
   // Runs a step on this rank's `rows` rows, which may be 0. `loss_of(begin, end)` must return the loss of rows [begin,
   // end), computed with a forward through this object. Without fixed micro-batches (ddp/reproducible.h) backward()

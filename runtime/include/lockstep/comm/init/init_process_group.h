@@ -48,9 +48,9 @@ struct InitOptions {
 // rank, and opens no socket. rendezvous/meeting/meet.h describes how ranks meet. The environment variable
 // LOCKSTEP_BOOTSTRAP (socket, pmix or address) chooses among the meeting places that a launcher offers.
 //
-// init_process_group() changes the process in three ways. An uncaught lockstep::Error is from then on printed as one
-// line on stderr (uncaught.h). Log lines begin with the rank. A process that `lockstep run` or mpirun started ends when
-// its launcher ends (job/launcher_guard.h).
+// init_process_group() changes the process in three ways. After init_process_group(), an uncaught lockstep::Error is
+// printed as one line on stderr (uncaught.h). Log lines begin with the rank. A process that `lockstep run` or mpirun
+// started ends when its launcher ends (job/launcher_guard.h).
 //
 // Threads: any thread may call init_process_group(); calls in N threads of a process make N ranks. A program may make
 // one group after another, if each rank destroys its group before it calls init_process_group() again; a rank that
