@@ -216,8 +216,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
-  // Keep all checks that throw InvalidArgument above this line, so that a begin_step() that throws InvalidArgument
-  // leaves the Reducer unchanged.
+  // Keep all checks that throw InvalidArgument above this line, because a begin_step() that throws InvalidArgument must
+  // not change the Reducer.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   // Change the order of the gradients only before a step's first micro-batch, because afterwards the arena holds
   // gradients of earlier micro-batches, which must keep their place.

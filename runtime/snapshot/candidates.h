@@ -40,7 +40,7 @@ struct Candidate {
   std::map<std::string, int> readers = {};  // a rank that has the file undamaged, by file
   std::filesystem::path own_path = {};      // the snapshot's folder on this rank's disk, or empty
 
-  // The fields that a rank sends to the other ranks. The receivers set `rank` to the sender's rank.
+  // The fields of a Candidate that a rank sends to the other ranks. The receivers set `rank` to the sender's rank.
   static constexpr auto kFields = [](auto& candidate, auto& fields) {
     fields("step", candidate.step);
     fields("generation", candidate.generation);

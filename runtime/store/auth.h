@@ -26,9 +26,9 @@ namespace lockstep::store {
 std::string random_nonce();
 
 // ChallengeResponse has the greeting's fields of both ends of one connection, and computes both ends' proofs over these
-// fields. Each end of the connection fills in all fields. To check the other end's proof, verify() computes the
-// expected proof and compares the two proofs. Ranks also use ChallengeResponse when they connect to each other
-// (comm/tcp/greeting.h); the rank that connects is the client.
+// fields. Each end of the connection fills in all fields of its ChallengeResponse. To check the other end's proof,
+// verify() computes the expected proof and compares the two proofs. Ranks also use ChallengeResponse when they connect
+// to each other (comm/tcp/greeting.h); the rank that connects is the client.
 struct ChallengeResponse {
   const Secret* secret = nullptr;  // must outlive this object; null means zeros in place of a secret
   std::string run_id = {};         // the run that the client claims

@@ -20,9 +20,9 @@ constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
-// The sizes up to which data is eager, which means that it is sent before the peer has posted the receive. Eager data
-// arrives a network trip sooner, but is copied once more if the peer posts the receive late. With two hosts and few
-// bytes a late receive is less likely, so kMostEagerBytesOfFew is larger than kMostEagerBytes.
+// The sizes up to which data is eager; eager data is sent before the peer has posted the receive. Eager data arrives a
+// network trip sooner, but is copied once more if the peer posts the receive late. With two hosts and few bytes a late
+// receive is less likely, so kMostEagerBytesOfFew is larger than kMostEagerBytes.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
 constexpr std::size_t kFewBytes = 1 << 20;  // the most bytes of a rail's sums that count as few

@@ -36,8 +36,8 @@ class SessionHost {
   virtual ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) = 0;
 };
 
-// A SharedReply is a large reply that several sessions send, so that a value that every rank wants is in memory
-// only once.
+// A SharedReply is a large reply that several sessions send, so that memory holds a large value only once, even if
+// every rank wants the value.
 class SharedReply {
  public:
   // Adds the size of `bytes` to `held` for the lifetime of the reply.

@@ -3,8 +3,9 @@
 // grad_enabled() is true.
 //
 // Each operation's result is at least as close to the exact formula, computed in double, as PyTorch's float32 result on
-// the CPU, and has NaN and infinity where PyTorch's result has NaN and infinity. Only if a square of finite values
-// overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the number that the formula gives.
+// the CPU. An operation's result has NaN and infinity where PyTorch's result has NaN and infinity. Only if a square of
+// finite values overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the number that the
+// formula gives.
 //
 // Values are f32, indices i64. Tensors of 0 rows work everywhere. An operation broadcasts its inputs only if the
 // operation's comment mentions broadcasting. If shapes don't fit, an operation throws InvalidArgument with a message

@@ -204,8 +204,8 @@ class LOCKSTEP_API Sampler {
   // and next_rows() returns this rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
-  // Returns a number that stands for the way in which the sampler treats samples that can't be divided evenly among
-  // batches or ranks.
+  // Returns a number that identifies how the sampler treats samples that can't be divided evenly among batches or
+  // ranks.
   virtual std::uint64_t remainder() const = 0;
 
   const char* name_;

@@ -107,7 +107,8 @@ class LOCKSTEP_API Reducer {
   //
   // Without plan_order(), buckets of the first synchronised step follow reverse registration order. Without
   // plan_order(), the begin_step() after the first synchronised step plans the buckets again, in the order in which
-  // gradients became ready on rank 0. On a device the host waits in this begin_step() for rank 0's order.
+  // gradients became ready on rank 0. When begin_step() plans the buckets again on a device, the host waits for rank
+  // 0's order.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
   // Returns the unit in which the engine counts weights, which is 1 by default and always 1 on a device. The engine
   // writes the gradient of its mean loss multiplied by weight / weight_unit(), so a rank whose weight equals the unit

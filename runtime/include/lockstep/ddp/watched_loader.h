@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// TellsIdentity is the concept of a loader or sampler that has identity(), which returns the numbers that decide which
-// samples the loader reads.
+// TellsIdentity is the concept of a loader or sampler that has the function identity(). identity() returns the numbers
+// that decide which samples the loader reads.
 template <typename T>
 concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());

@@ -99,8 +99,8 @@ class LOCKSTEP_API DeviceRuntime {
   // InvalidArgument while the stream is being captured into a CUDA graph.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
   // Allocates pinned host memory, 256-byte aligned, which the device copies to and from without staging. When the last
-  // copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the memory out again after
-  // all copies that copy() has queued for this memory are done.
+  // copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the pinned memory out again
+  // after all copies that copy() has queued for the memory are done.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
@@ -137,8 +137,9 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
   // Finds the first element of `buffer` that is NaN or infinite; the search runs in the order of `stream`. If the first
-  // NaN or infinity is element i of `buffer`, the call lowers `*first` to 2 i for NaN or to 2 i + 1 for infinity; a
-  // smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are always finite.
+  // NaN or infinity is element i of `buffer`, first_not_finite() lowers `*first` to 2 i for NaN or to 2 i + 1 for
+  // infinity; a smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are
+  // always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
   // Converts the elements of `from` to the dtype of `to`, in the stream's order. This conversion rounds float32 and
   // float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws

@@ -6,7 +6,7 @@
 //   event may run at the same time on different threads. Copies of a Stream or Event refer to the same stream or event
 //   of the device.
 // Failure: if the device's library fails, the functions of a stream or event throw DeviceError with the library's error
-//   text. A constructor throws BackendUnavailable if the device does not exist.
+//   text. The constructor of a stream or event throws BackendUnavailable if the device does not exist.
 #pragma once
 
 #include <chrono>

@@ -53,8 +53,8 @@ class LOCKSTEP_API FusedOptimizer {
 // through parameter.data(), data_ptr() or set_data(), and the step undoes an uncounted write. To change a parameter,
 // write the parameter itself, under a torch::NoGradGuard.
 //
-// The step needs LibTorch's fused operator for the parameters' device; LibTorch 2.4 has the operators of all three
-// optimizers for CPUs. If the fused operator is missing (LibTorch 1.13 has none), step() runs the step of torch's
+// The step needs LibTorch's fused operator for the parameters' device; LibTorch 2.4 has the fused operators of AdamW,
+// Adam and SGD for CPUs. If the fused operator is missing (LibTorch 1.13 has none), step() runs the step of torch's
 // optimizer, without masters, and the first step() logs that the operator is missing. FusedAdamW, FusedAdam and
 // FusedSGD call the operators that PyTorch's torch/optim/{adam,adamw,sgd}.py call.
 //

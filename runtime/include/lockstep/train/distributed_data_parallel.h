@@ -122,7 +122,7 @@ class LOCKSTEP_API DistributedDataParallel {
   void train(bool on = true) { module_.train(on); }
   void eval() { module_.eval(); }
 
-  // Sets this rank's weight for the next backward, which is the number of terms (tokens that count, say) of which this
+  // Sets this rank's weight for the next backward. The weight is the number of terms (such as tokens) of which this
   // rank's loss is the mean. Without set_weight() the weight is the number of rows. Throws InvalidArgument if `weight`
   // is negative.
   //

@@ -53,7 +53,7 @@ struct InitOptions {
 // started ends when its launcher ends (job/launcher_guard.h).
 //
 // Threads: any thread may call init_process_group(); calls in N threads of a process make N ranks. A program may make
-// one group after another, if each rank destroys its group before it calls init_process_group() again; a rank that
+// one group after another, if each rank destroys its group before it calls init_process_group() again. A rank that
 // calls init_process_group() early waits until rank 0 has destroyed the earlier group.
 //
 // Throws InvalidArgument for wrong values, and Mismatch if launchers or ranks disagree or two processes claim one rank.
