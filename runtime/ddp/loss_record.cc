@@ -14,8 +14,8 @@ namespace lockstep {
 namespace {
 
 // The number of steps after which a loss travels on a device. The host reads the StepNote of step k at the beginning of
-// step k + 2, when the StepNote of step k + 2 is already written. The losses of step k therefore travel with step k +
-// 3.
+// step k + 2, when the StepNote of step k + 2 is already written. The losses of step k therefore travel with step
+// k + 3.
 constexpr std::int64_t kDelay = 3;
 
 // FixedPoint is the format of a loss that is the sum of 2^k parts or fewer (see loss_parts()). The integer of a part

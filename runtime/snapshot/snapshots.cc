@@ -66,8 +66,8 @@ struct BasicSnapshots::Impl {
                                       checkpoint::in_quotes(item.name)));
   }
 
-  // Returns the items that this rank saves now. The call of capture() is collective if an item has a value for each
-  // rank.
+  // Returns the items that this rank saves now. The call of capture() is collective if an item has a value
+  // for each rank.
   std::vector<CapturedItem> capture() {
     ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
     std::vector<CapturedItem> captured = items.capture(std::move(values), false);

@@ -31,7 +31,7 @@ class Secret {
   // secret's file must contain only the 64 hex digits, and may end with a newline. The secret's file must be a regular
   // file of mode 0600 or stricter, and must belong to this user or to root. On a read-only file system, the secret's
   // file may have any mode. Throws InvalidArgument, which names the variable and the remedy, if the secret or its file
-  // breaks these rules.
+  // is not valid.
   static std::optional<Secret> of_environment(const Environment& environment);
 
   Secret(const Secret&) = default;

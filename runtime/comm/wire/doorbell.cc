@@ -15,8 +15,8 @@ void DoorbellButton::ring() const {
 
 Doorbell::Doorbell(DoorbellWords& words, std::shared_ptr<const EventFd> file) : button_{&words, std::move(file)} {}
 
-// The load of `rings` has acquire order, so that a thread whose hear() returns true sees the writes that came before
-// ring().
+// The load of `rings` has acquire order, so that a thread whose hear() returns true sees the writes that
+// came before ring().
 bool Doorbell::hear() {
   const std::uint64_t rings = button_.words->rings.load(std::memory_order_acquire);
   return heard_.exchange(rings) != rings;

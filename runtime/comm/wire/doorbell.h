@@ -32,8 +32,8 @@ struct DoorbellButton {
 };
 
 // A Doorbell is the owner's end of a doorbell, at which the owner hears rings and sleeps. One thread owns a Doorbell,
-// but any thread may call ring(). After another thread has called hear(), earlier calls of ring() do not keep the owner
-// awake.
+// but any thread may call ring(). After another thread has called hear(), earlier calls of ring() do not keep
+// the owner awake.
 class Doorbell {
  public:
   // `words` must outlive this object, and may lie in memory through which other processes ring.

@@ -333,8 +333,8 @@ void WireEngine::finish(WireCollective& collective) {
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
   // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If ring() came
-  // before the store to done_, a waiter could count itself as asleep after ring(), find done_ unset and sleep for
-  // kSlice.
+  // before the store to done_, a waiter could count itself as asleep after ring(), find done_ unset and
+  // sleep for kSlice.
   comm::ProgressEngine::ring();
 }
 

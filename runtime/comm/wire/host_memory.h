@@ -65,7 +65,7 @@ class HostMemory {
   virtual std::byte* address(std::size_t local, const comm::ArenaOffset& place) = 0;
   // Returns the window of rank `local`.
   virtual std::byte* window(std::size_t local) = 0;
-  // Ends a running allocate() and each later call of allocate().
+  // Makes a running allocate(), and each later call of allocate(), throw Broken.
   virtual void interrupt() = 0;
   // op_headers(), counts() and host_status() return the memory of the host's tables (op_header_table.h,
   // segment_counts.h, host_status_table.h). Every rank of the host has formatted its part of each table.

@@ -21,8 +21,8 @@ struct alignas(64) OpHeaderTable::Count {
 
 namespace {
 
-// Returns, for each rank of the group, the place on `host` of the relay that puts the rank's announcements on the
-// table.
+// Returns, for each rank of the group, the place on `host` of the relay that puts the rank's announcements
+// on the table.
 std::vector<std::size_t> relay_ranks_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();

@@ -159,8 +159,8 @@ void Shutdown::acknowledge() {
 }
 
 // `leaving_` is set before the first goodbye is sent: a peer that is also leaving may close its connection as soon as
-//   the peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss of a
-//   peer.
+//   the peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss
+//   of a peer.
 //
 // If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye over the job's membership,
 // in the group's scope. A peer looks for goodbyes in the membership before it takes a closed connection for a death. A

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shutdown makes this rank leave its group: by a goodbye that all connected peers acknowledge, or by a failure, of
-// whose first cause this rank tells the peers. The peers pass a goodbye on to the other ranks of their hosts
-// (host_status_table.h).
+// whose first cause this rank tells the peers. The peers pass a goodbye on to the other ranks of
+// their hosts (host_status_table.h).
 //
 // A peer can't tell the closed connection of a rank that has left from the death of a rank. A leaving rank therefore
 // waits until each peer has acknowledged the goodbye. For a peer that is suspended during the wait, the leaving rank

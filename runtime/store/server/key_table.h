@@ -45,8 +45,8 @@ class KeyTable {
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
-  // Erases the keys that begin with `prefix`. A call of erase_all() keeps all queues, even if their names begin with
-  // `prefix`.
+  // Erases the keys that begin with `prefix`. A call of erase_all() keeps all queues, even if their names
+  // begin with `prefix`.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
   // Returns a number that increases whenever a value changes or a key is erased.

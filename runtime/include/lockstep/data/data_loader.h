@@ -140,8 +140,8 @@ class BySample {
 //   produce, which can't be interrupted, for at most `timeout`, but at least for a second. If next() has just thrown
 //   Timeout, the destructor waits for only one second. If a call of produce still runs after the wait, the destructor
 //   logs a warning and returns. The worker thread of the running call keeps `produce` and its captured objects alive
-//   until the call returns. Objects that `produce` only refers to must also live until every call of `produce` has
-//   returned.
+//   until the call returns. Objects that `produce` only refers to must also live until every call of
+//   `produce` has returned.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;

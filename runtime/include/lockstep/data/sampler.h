@@ -48,8 +48,8 @@ class LOCKSTEP_API EpochOrder {
   // than 2^32 weights.
   static EpochOrder weighted(std::span<const double> weights, std::int64_t draws, std::uint64_t seed);
   // Makes an order from the program's function `of_epoch`, which must be pure and equal on all ranks. `digest` is a
-  // digest of all inputs of `of_epoch` except seed and epoch; the ranks compare their digests to detect different
-  // orders.
+  // digest of all inputs of `of_epoch` except seed and epoch; the ranks compare their digests to
+  // detect different orders.
   EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch);
 
   // Returns this order applied to a subset of a dataset: samples[i] replaces sample i. lookup() of the returned order
@@ -110,8 +110,8 @@ struct RowRange {
 
 // Returns the rows of rank `rank` when `rows` rows are split like PyTorch's chunk(world), into pieces of ceil(rows /
 // world) rows. The last piece may be shorter, and ranks beyond the number of pieces have no rows. For example, 30 rows
-// over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty
-// ranks.
+// over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and
+// three empty ranks.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
@@ -154,8 +154,8 @@ class LOCKSTEP_API Sampler {
   // beginning of epoch 0.
   void set_epoch(std::int64_t epoch);
   // Moves the sampler to the place after the samples that an earlier run has consumed; the two runs may have different
-  // numbers of ranks and different batch sizes. Throws InvalidArgument if the earlier run had another length, seed or
-  // order.
+  // numbers of ranks and different batch sizes. Throws InvalidArgument if the earlier run had another length,
+  // seed or order.
   void resume(const SamplerState& state);
   // Throws InvalidArgument if resume(state) would throw InvalidArgument, and changes nothing.
   void require_place(const SamplerState& state) const;
@@ -204,8 +204,8 @@ class LOCKSTEP_API Sampler {
   // and next_rows() returns this rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
-  // Returns a number that identifies how the sampler treats samples that can't be divided evenly among batches or
-  // ranks.
+  // Returns a number that identifies how the sampler treats samples that can't be divided evenly among
+  // batches or ranks.
   virtual std::uint64_t remainder() const = 0;
 
   const char* name_;

@@ -23,7 +23,7 @@ struct LOCKSTEP_API ParameterSpec {
   std::vector<std::int64_t> shape;  // empty for a scalar
 
   // Returns the number of elements of the parameter, which is 1 for a scalar. Throws InvalidArgument if a dimension is
-  // negative or the number exceeds 64 bits.
+  // negative or the number of elements exceeds 64 bits.
   std::int64_t count() const;
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
   // Returns the text that describes the parameter in messages, such as "'fc1.weight' float32 [784, 256]".

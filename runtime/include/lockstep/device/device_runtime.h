@@ -5,9 +5,9 @@
 //
 // A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts
 // these waits.
-// Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A call leaves
-//   the calling thread's current CUDA device unchanged. A thread without a CUDA context, however, stays on the device
-//   of the call, because returning to GPU 0 would create a context on GPU 0.
+// Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A
+//   DeviceRuntime's functions leave the calling thread's current CUDA device unchanged. A thread without a CUDA
+//   context, however, stays on the device of the call, because returning to GPU 0 would create a context on GPU 0.
 // Failure: a DeviceRuntime's functions throw DeviceError with the operation, the device and the words of the device's
 //   library. A call throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once

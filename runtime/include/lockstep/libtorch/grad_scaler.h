@@ -21,8 +21,8 @@
 //
 // Threads: one thread at a time uses a GradScaler.
 // Failure: a GradScaler's functions throw InvalidArgument for options out of range, calls in a wrong order, sparse
-//   gradients, and gradients in float16 (keep trained parameters in float32, or step a fused optimizer without
-//   unscale_()).
+//   gradients, and gradients in float16 (keep trained parameters in float32, or step a fused
+//   optimizer without unscale_()).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -157,8 +157,8 @@ class LOCKSTEP_API Replica {
   // CPU last_batch() describes the last step. On a device last_batch() describes the step five before the last step,
   // or, with a single rank, the last step that the device has finished.
   const GlobalBatch& last_batch() const;
-  // Returns the loss of the global batch that last_batch() describes, or nullopt if a rank with rows did not record its
-  // loss.
+  // Returns the loss of the global batch that last_batch() describes, or nullopt if a rank with rows did not
+  // record its loss.
   std::optional<double> last_loss() const { return last_batch().loss; }
   // Returns the times of the last synchronised step: how long the step waited for collectives, and which collectives
   // ran during backward. In a group of one rank, the record of last_step() is empty (step -1).

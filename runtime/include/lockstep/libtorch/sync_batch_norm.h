@@ -38,8 +38,8 @@ namespace lockstep::libtorch {
 //   the gradient buckets in one order. Ranks that leave out different parameters fill their buckets at different times.
 //   On DistributedDataParallel's own group all buckets are therefore sent at the end of backward, as with
 //   DdpOptions::overlap = false. With a separate group for the layer, buckets are sent during backward. On GPUs use a
-//   separate group only if all ranks use the same parameters, because NCCL needs one order of operations over all its
-//   groups.
+//   separate group only if all ranks use the same parameters, because NCCL needs one order of operations over
+//   all its groups.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:

@@ -90,8 +90,8 @@ class LOCKSTEP_API Metrics {
   // have added values must have used the same set of names; a rank without rows may have added nothing. If the ranks'
   // names differ, every rank throws Mismatch, which lists the names, and the group stays usable.
   MetricResults result();
-  // Returns the mean of one name. To read several names, call result() without a name, because each call of result() is
-  // collective.
+  // Returns the mean of one name. To read several names, call result() without a name, because each call of
+  // result() is collective.
   double result(std::string_view name) { return result().mean(name); }
 
   // Forgets all values that this rank has added, for example before the next epoch.

@@ -56,8 +56,8 @@ struct LOCKSTEP_API Init {
 // Overwrites an f32 tensor with initial values. The random values depend only on `init` and `generator`.
 LOCKSTEP_API void initialize(const Tensor& tensor, const Init& init, Generator generator);
 
-// ForwardContext holds the values that determine, together with the layer's name, the randomness of a forward in
-// training.
+// ForwardContext holds the values that determine, together with the layer's name, the randomness of a
+// forward in training.
 struct ForwardContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;

@@ -5,8 +5,8 @@
 // need. Store avoids the traps of PyTorch's Store that are described in proto/PROTOCOL.md. Keys and values are bytes. A
 // Store knows nothing about ranks; only the code that uses the Store knows ranks (rendezvous/join.h).
 //
-// Threads: any thread may call any function of a Store at any time. A call on one thread never delays a call on another
-//   thread.
+// Threads: any thread may call any function of a Store at any time. A call on one thread never delays a call
+//   on another thread.
 // Errors: a Store's functions throw StoreError, which names the store's address, if the store can't be reached or
 //   refuses a request. A call that has a Deadline throws Timeout when the deadline is reached.
 #pragma once

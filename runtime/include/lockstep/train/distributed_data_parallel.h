@@ -19,8 +19,8 @@
 //   the step, and the program may continue.
 //
 // The guide is docs/ENGINE.md. docs/GPUS.md says where the host waits for a GPU. docs/LIBTORCH.md, "lockstep's own
-// tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. The reasons are in
-// docs/adr/0079-one-trainer.md.
+// tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. The reasons
+// are in docs/adr/0079-one-trainer.md.
 #pragma once
 
 #include <concepts>
@@ -71,8 +71,8 @@ struct DdpOptions {
   bool overlap = true;
   // The number of steps after which the ranks compare a digest of their parameters; the default is 100,
   // and 0 turns the comparison of digests off. In every step the ranks also compare how often their
-  // parameters were written (Tensor::version()). If the numbers of writes differ, the ranks compare the parameters; see
-  // ddp/equality/divergence_check.h.
+  // parameters were written (Tensor::version()). If the numbers of writes differ, the ranks compare the
+  // parameters; see ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // The hook that exchanges gradients in place of the group's all-reduce; see ddp/comm_hook.h. The hook's name must be
   // equal on all ranks.
@@ -185,8 +185,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // and the place where the pass began. If the properties of the ranks' data differ, backward() throws Mismatch, which
   // names the difference and the ranks. The ranks compare the properties of their data in messages that backward()
   // sends anyway. `loader` is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a
-  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows of another
-  // rank.
+  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows
+  // of another rank.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
     require_rank_of_group(*group_, loader);

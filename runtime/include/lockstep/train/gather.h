@@ -14,8 +14,8 @@ namespace lockstep {
 // have a different number of rows, or no rows. A backward does not pass gradients through gather_rows(). Throws
 // Mismatch on every rank if the ranks' rows differ in shape or dtype.
 LOCKSTEP_API Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root = 0);
-// Returns the rows of all ranks, in rank order, on every rank; in all other respects all_gather_rows() behaves like
-// gather_rows().
+// Returns the rows of all ranks, in rank order, on every rank; in all other respects all_gather_rows()
+// behaves like gather_rows().
 LOCKSTEP_API Tensor all_gather_rows(const Tensor& rows, ProcessGroup& group);
 
 }  // namespace lockstep

@@ -3,8 +3,8 @@
 // and values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
 // The files of a snapshot use PyTorch's names and layouts, like the files of save_weights(). The file model.safetensors
-// is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg", as in
-// torch.distributed.checkpoint.
+// is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg",
+// as in torch.distributed.checkpoint.
 #pragma once
 
 #include <filesystem>
