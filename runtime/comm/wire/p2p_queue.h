@@ -3,9 +3,9 @@
 // each other.
 //
 // The sender posts a description of the message, and the receiver's oldest recv with the message's tag takes the
-// description. Small data travels in the frame. Larger data goes straight into the recv's memory after the recv has
-// accepted the message, so a rank never buffers large data for which it has no recv. A message of a rank to itself is
-// copied inside the process.
+// description. Small data travels in the frame. Data that does not fit in the frame goes straight into the recv's
+// memory after the recv has accepted the message, so a rank never buffers large data for which it has no recv. A
+// message of a rank to itself is copied inside the process.
 //
 // Threads: the engine's lock guards the queue. The communication thread takes actions from the queue under the lock and
 //   runs the actions without the lock.

@@ -9,7 +9,7 @@
 //   DeviceRuntime's functions leave the calling thread's current CUDA device unchanged. A thread without a CUDA
 //   context, however, stays on the device of the call, because returning to GPU 0 would create a context on GPU 0.
 // Failure: a DeviceRuntime's functions throw DeviceError with the operation, the device and the words of the device's
-//   library. A call throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
+//   library. The functions throw BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once
 
 #include <chrono>

@@ -43,10 +43,10 @@ LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t 
 // RankSampler is the base class of the samplers below.
 //
 // Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
-// next begin() continues at the saved place, with any number of ranks. A pass that has already begun continues
-// unchanged. With lockstep::libtorch::DataLoader, the saved place is the end of the batches that the program has
-// received. With torch's own loader, the saved place is the end of the drawn samples, which with workers may be up to
-// DataLoaderOptions::max_jobs batches further.
+// next begin() continues at the saved place, with any number of ranks. A call of resume() or load() does not change a
+// pass that has already begun. With lockstep::libtorch::DataLoader, the saved place is the end of the batches that the
+// program has received. With torch's own loader, the saved place is the end of the drawn samples, which with workers
+// may be up to DataLoaderOptions::max_jobs batches further.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
