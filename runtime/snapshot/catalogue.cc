@@ -54,8 +54,8 @@ void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder
 
 void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
   std::uint64_t free = free_bytes(folder_);
-  // clean() keeps the snapshot from which the job resumes, and the newer snapshots that the job could not read, which
-  // may look complete on this disk.
+  // clean() keeps the snapshot from which the job resumes. clean() also keeps the newer snapshots that the job could
+  // not read and that may look complete on this disk.
   for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
     clean(keep, kNone);
     free = free_bytes(folder_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A PrefixStore puts a prefix before each key, and keeps the values in another store. Key "k" of a PrefixStore is
-// key "prefix/k" of the other store. The groups of a job use different prefixes, so no group overwrites another
-// group's keys.
+// A PrefixStore puts a prefix before each key, and keeps the values in another store. Key "k" of a PrefixStore is key
+// "prefix/k" of the store that keeps the values. The groups of a job use different prefixes, so no group overwrites
+// another group's keys.
 #pragma once
 
 #include <memory>

@@ -9,9 +9,10 @@
 // have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm
 // computes as torch's batch norm does.
 //
-// The constructor of SyncBatchNorm takes a separate group as an optional second argument, and then normalises over only
-// the rows of the separate group's ranks. With a separate group the running statistics may differ from rank to rank;
-// DistributedDataParallel broadcasts rank 0's running statistics together with the module's other buffers.
+// The constructor of SyncBatchNorm takes a separate group as an optional second argument; with a separate group, the
+// layer normalises over the rows of only that group's ranks. With a separate group the running statistics may differ
+// from rank to rank; DistributedDataParallel broadcasts rank 0's running statistics together with the
+// module's other buffers.
 //
 // Collective: every forward that computes statistics of the batch, and its backward, are collective calls. The
 //   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.
