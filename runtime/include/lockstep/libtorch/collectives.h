@@ -20,11 +20,8 @@
 //
 // Threads: the threads that may use the group may call these functions.
 // Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, the collectives throw
-//   Mismatch, which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). The collectives throw
-//   InvalidArgument, with nothing started or changed, for an undefined or sparse tensor, or a tensor on a device other
-//   than the group's. The collectives also throw InvalidArgument for a dtype that the collective can't compute with,
-//   and for a number of rows that the number of ranks does not divide. An output tensor causes InvalidArgument if it
-//   requires a gradient while gradients are recorded, or if its elements share memory, as after expand().
+//   Mismatch, which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). The comment above
+//   all_reduce() says which tensors cause InvalidArgument.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,8 +18,7 @@
 // Threads: one thread at a time uses a fused optimizer.
 // Failure: a fused optimizer's functions throw InvalidArgument, with nothing changed, for parameters that are sparse,
 //   complex or integers or whose elements share memory, and for sparse gradients. The functions also throw
-//   InvalidArgument for gradients and moments of another size or on another device than their parameter, and for
-//   FusedSGD with dampening in a GradScaler's step.
+//   InvalidArgument for gradients and moments of another size or on another device than their parameter.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -38,11 +37,12 @@ class LOCKSTEP_API FusedOptimizer {
   // Returns whether this LibTorch has the fused operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
   // Runs a step on gradients of a scaled loss, which the step divides by `grad_scale`, or by 1 if `grad_scale` is
-  // undefined. If `found_inf` is not 0, step_scaled() skips the step. step_scaled() divides the parameters' gradients
-  // in place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other strides than
-  // their parameter; these gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one
-  // element, on any device. If is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
-  // FusedSGD with dampening throws InvalidArgument.
+  // undefined. If `found_inf` is not 0, step_scaled() skips the step; the step counts in state() include skipped steps
+  // until save() or a snapshot waits for the device and corrects the counts. step_scaled() divides the parameters'
+  // gradients in place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other
+  // strides than their parameter; these gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors
+  // of one element, on any device. If is_fused() is false, the host waits for the values of `grad_scale` and
+  // `found_inf`. FusedSGD with dampening throws InvalidArgument.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 
