@@ -27,13 +27,13 @@ struct Walk {
 Walk plan(const char* operation, const Tensor& loss) {
   if (loss.count() != 1) {
     throw InvalidArgument(fmt::format(
-        "{}: the loss is {}, it must have exactly one element; take mean() or sum() first", operation, loss.str()));
+        "{}: the loss is {}, and must have exactly one element; take mean() or sum() first", operation, loss.str()));
   }
   if (!TensorInternals(loss).node()) {
     throw InvalidArgument(
         fmt::format("{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad; compute "
-                    "it outside NoGrad from trained parameters. A gradient has no tape (no create_graph), so train a "
-                    "penalty on gradients with LibTorch",
+                    "it outside NoGrad from trained parameters. Gradients themselves have no graph (no create_graph): "
+                    "to train a penalty on gradients, use LibTorch",
                     operation));
   }
   // Depth first, inputs before users; then turned round. No counter is needed to know the order of recording.
@@ -127,8 +127,8 @@ class Sink final : public GradientSink {
     if (update == nullptr || update->holds() != ShardedUpdate::Holds::shards) return;
     throw InvalidArgument(
         fmt::format("backward: the loss depends on a parameter {} of another DistributedDataParallel with "
-                    "Shard::optimizer, whose gradient waits for its step; call the step() of its optimizer first, or "
-                    "set_requires_grad(false) on its parameters for this backward",
+                    "Shard::optimizer, and this parameter's gradient still waits for a step; call step() of that "
+                    "model's optimizer first, or set_requires_grad(false) on that model's parameters for this backward",
                     leaf.str()));
   }
 
@@ -185,7 +185,7 @@ const TensorInternals::LossBackward* holder_of(const Walk& walk, bool is_plain) 
       }
       throw InvalidArgument(fmt::format(
           "backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient would not be "
-          "averaged; call ddp.backward(loss), with a loss of ddp(x) and without a seed or options",
+          "averaged; call ddp.backward(loss) without a seed or options, on a loss that was computed from ddp(x)",
           edge.leaf.str()));
     }
   }
@@ -213,8 +213,8 @@ void backward(const Tensor& loss, float seed, const BackwardOptions& options) {
     // Reached by edges, but no gradient came: everything between gave none.
     if (found == pending.end())
       throw Error(
-          fmt::format("backward: the operation '{}' got no gradient from those that used its result; this is a bug in "
-                      "lockstep: report it with the program's forward",
+          fmt::format("backward: the operation '{}' got no gradient from the operations that used its result; this is "
+                      "a bug in lockstep: report it with the program's forward",
                       node->name()));
     {
       const Tensor gradient = std::move(found->second);

@@ -187,7 +187,7 @@ Tensor transpose(const Tensor& x) {
   expect_dtype("transpose", "x", x, DType::f32);
   if (x.shape().dims() != 2) {
     throw InvalidArgument(
-        fmt::format("transpose: x has shape {}, it must have two dimensions; change the shape with reshape() first",
+        fmt::format("transpose: x has shape {}, and must have two dimensions; change the shape with reshape() first",
                     x.shape().str()));
   }
   const Tensor y = Tensor::empty({x.size(1), x.size(0)}, DType::f32, x.device());
@@ -302,9 +302,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   expect_dtype("linear", "bias", bias, DType::f32);
   autograd::expect_one_device("linear", x, bias);
   if (bias.shape() != Shape{weight.size(1)}) {
-    throw InvalidArgument(fmt::format(
-        "linear: the bias of a weight {} has shape {}, it must be [{}]; give one value for each column of the weight",
-        weight.shape().str(), bias.shape().str(), weight.size(1)));
+    throw InvalidArgument(
+        fmt::format("linear: the weight has shape {} and the bias {}, but the bias must have shape [{}]; give one "
+                    "value for each column of the weight",
+                    weight.shape().str(), bias.shape().str(), weight.size(1)));
   }
   const Tensor y = product(x, weight);
   kernels(x.device()).add_row(y.data<float>(), y.data<float>(), bias.data<float>(), y.shape().rows(), y.size(-1));

@@ -53,7 +53,7 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   autograd::expect_one_device("embedding", table, indices);
   if (table.shape().dims() != 2) {
     throw InvalidArgument(
-        fmt::format("embedding: the table has shape {}, it must be [rows, channels]; give a table of two dimensions",
+        fmt::format("embedding: the table has shape {}, and must be [rows, channels]; give a table of two dimensions",
                     table.shape().str()));
   }
   Kernels& k = kernels(table.device());

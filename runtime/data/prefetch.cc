@@ -79,8 +79,8 @@ void OrderedPrefetch::stop() {
   }
   if (left_behind > 0) {
     log_warn(
-        "DataLoader: {} of {} workers have not returned from the dataset's read ({}), and their threads stay; look at "
-        "what the dataset waits for",
+        "DataLoader: {} of {} workers have not returned from the dataset's read ({}), and their threads keep running; "
+        "look at what the dataset waits for",
         left_behind, threads_.size(), deadline.progress());
   }
   // Nothing says which thread is the one that hangs, so none is joined then.

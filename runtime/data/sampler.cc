@@ -61,8 +61,8 @@ Sampler::Sampler(const char* name, EpochOrder order, int rank, int world, std::i
     : name_(name), order_(std::move(order)), rank_(rank), world_(world), batch_rows_(batch_rows) {
   check_rank(name, rank, world);
   if (batch_rows < 1) {
-    throw InvalidArgument(
-        fmt::format("{}: {} is {}; give the rows of {} in a batch, at least 1", name, option, batch_rows, whose));
+    throw InvalidArgument(fmt::format("{}: {} is {}; give the number of rows in a batch of {}, at least 1", name,
+                                      option, batch_rows, whose));
   }
 }
 
@@ -73,10 +73,10 @@ void Sampler::set_epoch(std::int64_t epoch) {
 
 void Sampler::require_place(const SamplerState& state) const {
   if (state.length != order_.size() || state.seed != order_.seed()) {
-    throw InvalidArgument(
-        fmt::format("{}: can't resume: the saved place belongs to {} samples with seed {}, but this sampler has {} "
-                    "samples with seed {}; give the sampler the saved ones, or begin an epoch anew with set_epoch({})",
-                    name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
+    throw InvalidArgument(fmt::format(
+        "{}: can't resume: the saved place belongs to {} samples with seed {}, but this sampler has {} samples with "
+        "seed {}; make the sampler with the saved number and seed, or begin an epoch anew with set_epoch({})",
+        name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
   }
   if (state.order != order_.digest()) {
     throw InvalidArgument(fmt::format(
@@ -86,8 +86,8 @@ void Sampler::require_place(const SamplerState& state) const {
   }
   if (state.consumed < 0 || state.consumed > state.length || state.epoch < 0) {
     throw InvalidArgument(
-        fmt::format("{}: the state to resume says that {} of the {} samples of epoch {} are consumed; give resume() "
-                    "one that state() returned, unchanged",
+        fmt::format("{}: the state to resume says that {} of the {} samples of epoch {} are consumed; give resume() a "
+                    "state that state() returned, unchanged",
                     name_, state.consumed, state.length, state.epoch));
   }
 }
@@ -269,8 +269,8 @@ EpochOrder EpochOrder::within(std::vector<std::int64_t> samples) const {
       for (std::int64_t& position : positions) {
         if (static_cast<std::uint64_t>(position) >= list->size()) {
           throw InvalidArgument(
-              fmt::format("sampler: the order drew sample {} of a subset of {} samples; make the order within a subset "
-                          "of as many samples as the subset has",
+              fmt::format("sampler: the order drew position {} of a subset of {} samples; make the order for as many "
+                          "samples as the subset has",
                           position, list->size()));
         }
         position = (*list)[static_cast<std::size_t>(position)];
@@ -302,8 +302,8 @@ std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches) {
   constexpr std::int64_t kMostRows = std::int64_t{1} << 40;  // times any number of micro-batches it fits in 64 bits
   if (global_batch < 1 || global_batch > kMostRows || micro_batches < 1) {
     throw InvalidArgument(
-        fmt::format("fixed micro-batches: {} of them for a batch of {} rows; give the rows of a full step of all ranks "
-                    "together, from 1 to {}, and at least 1 micro-batch",
+        fmt::format("fixed micro-batches: got {} micro-batches for a batch of {} rows; give as batch the rows of a "
+                    "full step of all ranks together, from 1 to {}, and at least 1 micro-batch",
                     micro_batches, global_batch, kMostRows));
   }
   return global_batch / micro_batches + (global_batch % micro_batches != 0 ? 1 : 0);

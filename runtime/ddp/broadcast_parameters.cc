@@ -87,15 +87,16 @@ class Stage {
 
 void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root) {
   if (root < 0 || root >= group.size()) {
-    throw InvalidArgument(fmt::format(
-        "broadcast_parameters: root {} is not a rank of a group of {}; give a rank from 0 to below that number", root,
-        group.size()));
+    throw InvalidArgument(
+        fmt::format("broadcast_parameters: root {} is not a rank of this group of {} ranks; give a rank that is at "
+                    "least 0 and below the group's size",
+                    root, group.size()));
   }
   for (const BufferView& buffer : buffers) {
     if (!group.internals().takes(buffer.device)) {
       throw InvalidArgument(
-          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, but the group is on {}; copy it to the "
-                      "group's device first",
+          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, but the group is on {}; copy the buffer to "
+                      "the group's device first",
                       buffer.bytes(), buffer.device.str(), group.device().str()));
     }
   }

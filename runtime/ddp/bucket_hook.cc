@@ -124,8 +124,8 @@ void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& dead
     guarded(bucket, [&] { work.wait(deadline); });
     if (deadline.expired() && !is_done(bucket, work)) {
       throw Timeout(
-          fmt::format("communication hook '{}' has not completed ({}); the Work that it gives back must become done: "
-                      "look at what the hook waits for",
+          fmt::format("communication hook '{}' has not completed ({}); the Work that the hook gives back must become "
+                      "done: look at what the hook waits for",
                       hook_.name, deadline.progress()));
     }
   }

@@ -26,8 +26,8 @@ void tell(ProcessGroup& group, const Cause& cause) {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // the caller throws the rank's own failure instead of `error`
     log_warn(
-        "this rank failed ({}) and could not tell the other ranks: {}; they end at their timeouts, so end them if they "
-        "still run",
+        "this rank failed ({}) and could not tell the other ranks: {}; the other ranks may wait until their timeouts; "
+        "end them now if they still run",
         cause.text, error.what());
     return;
   }
@@ -38,9 +38,10 @@ void tell(ProcessGroup& group, const Cause& cause) {
   barrier_before_throw(group);
   const auto cause = decode_cause(std::string_view(told).substr(1));
   if (!cause) {
-    throw CorruptData(fmt::format(
-        "{}: rank 0 failed, and its {} bytes about it can't be read; run the same build of lockstep on all ranks",
-        operation, told.size()));
+    throw CorruptData(
+        fmt::format("{}: rank 0 failed, and this rank can't read the {} bytes in which rank 0 says why; run the same "
+                    "build of lockstep on all ranks",
+                    operation, told.size()));
   }
   throw_error(*cause);
 }

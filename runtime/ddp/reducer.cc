@@ -64,25 +64,29 @@ bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !
 
 void require_reproducible(const ReducerOptions& options, std::span<const ParameterSpec> specs) {
   const auto refuse = [&](const std::string& what) {
-    throw InvalidArgument(
-        fmt::format("Reducer: can't train with {} fixed micro-batches, for the same bits at any number of ranks: {}",
-                    options.reproducible.micro_batches, what));
+    throw InvalidArgument(fmt::format(
+        "Reducer: can't train with {} fixed micro-batches, which must give the same bits at any number of ranks: {}",
+        options.reproducible.micro_batches, what));
   };
   const Reproducible& wanted = options.reproducible;
   constexpr int kMostMicroBatches = 1 << 20;  // with more micro-batches LossSum has no room for a loss's fraction
   if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
   if (wanted.threads < 1)
-    refuse(fmt::format("reproducible.threads is {}, and an operation needs a thread; take at least 1", wanted.threads));
+    refuse(fmt::format(
+        "reproducible.threads is {}, and must be at least 1; give the number of threads that an operation may use",
+        wanted.threads));
   // micro_batch_rows() throws InvalidArgument if the global batch is out of range.
   data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);
   if (has_hook(options)) {
-    refuse(fmt::format("communication hook '{}' adds up in an order that depends on the ranks; leave the hook out",
-                       options.comm_hook.name));
+    refuse(fmt::format(
+        "communication hook '{}' adds up in an order that depends on the number of ranks; leave the hook out",
+        options.comm_hook.name));
   }
   for (const ParameterSpec& spec : specs) {
     if (spec.dtype != DType::f32 && spec.dtype != DType::f64) {
-      refuse(fmt::format("the gradient of {} would be rounded to 16 bits wherever ranks meet; reduce it in float32",
-                         spec.describe()));
+      refuse(fmt::format(
+          "the gradient of {} would be rounded to 16 bits when ranks exchange it; keep this parameter in float32",
+          spec.describe()));
     }
   }
 }
@@ -178,9 +182,10 @@ void Reducer::Impl::require_step(std::string_view operation) const {
 
 std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter) const {
   if (parameter < 0 || static_cast<std::size_t>(parameter) >= specs.size()) {
-    throw InvalidArgument(fmt::format(
-        "Reducer: {}: no parameter has index {} (step {}); there are {}, from 0: give an index below their number",
-        operation, parameter, step(), specs.size()));
+    throw InvalidArgument(
+        fmt::format("Reducer: {}: no parameter has index {} (step {}); the Reducer has {} parameters, counted from 0: "
+                    "give an index below that number",
+                    operation, parameter, step(), specs.size()));
   }
   return static_cast<std::size_t>(parameter);
 }
@@ -205,14 +210,14 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step was called, but step {} was begun and not finished; call finish_step first. "
-                    "After an exception in a step the group can't continue: destroy the group, too",
+                    "After an exception in a step the group can't continue: destroy the Reducer and the group",
                     step()));
   }
   std::int64_t sum = 0;
   if (step_options.weight < 0 || __builtin_add_overflow(weight, step_options.weight, &sum)) {
     throw InvalidArgument(
-        fmt::format("Reducer: begin_step of step {} got weight {} (after {} of earlier micro-batches); it must be at "
-                    "least 0 and their sum fit in 63 bits: give the number of rows",
+        fmt::format("Reducer: begin_step of step {} got weight {}, after a weight of {} in earlier micro-batches; a "
+                    "weight must be at least 0, and the sum of a step must fit in 63 bits: give the number of rows",
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
@@ -310,8 +315,8 @@ void Reducer::Impl::keep_micro_batch() {
 void Reducer::Impl::require_turn(bool closes_step) const {
   if (closes_step == micro_batches->at_last()) return;
   throw InvalidArgument(
-      fmt::format("Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, was told {}; give "
-                  ".synchronize = true for this rank's last micro-batch, and false for the others",
+      fmt::format("Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, got {}; give .synchronize = "
+                  "true for this rank's last micro-batch, and false for the others",
                   step(), finished_micro_batches, micro_batches->micro_batches_of_this_rank(),
                   closes_step ? ".synchronize = true" : ".synchronize = false"));
 }
@@ -414,8 +419,8 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
     group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step(), cause));
   } catch (const std::exception& error) {
     log_error(
-        "Reducer: step {} failed, and telling the other ranks failed too: {}; they end at their timeouts, so end them "
-        "if they still run",
+        "Reducer: step {} failed, and telling the other ranks failed too: {}; the other ranks may wait until their "
+        "timeouts; end them now if they still run",
         step(), error.what());
   }
 }
@@ -426,8 +431,8 @@ void Reducer::Impl::abort_if_open() noexcept {
     group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step()));
   } catch (const std::exception& error) {
     log_error(
-        "Reducer: abort of the process group failed: {}; other ranks may wait until their timeouts, so end them if "
-        "they still run",
+        "Reducer: the process group could not be aborted: {}; the other ranks may wait until their timeouts; end them "
+        "now if they still run",
         error.what());
   }
   if (!hook || memory.device() == nullptr) return;

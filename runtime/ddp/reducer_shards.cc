@@ -26,8 +26,8 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
   rethrow_failure();
   if (!std::exchange(has_shards, false)) {
     throw InvalidArgument(
-        fmt::format("Reducer: update_shards was called after {} finished steps{}; call it once between a synchronised "
-                    "finish_step and the next begin_step, of a Reducer that has Shard::optimizer",
+        fmt::format("Reducer: update_shards was called after {} finished steps{}; call update_shards once between a "
+                    "synchronised finish_step and the next begin_step, and only with Shard::optimizer",
                     step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
   }
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
@@ -89,8 +89,8 @@ void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
     group->abort(fmt::format("{} failed in the update after step {}: {}", self.describe(), step() - 1, cause));
   } catch (const std::exception& error) {
     log_error(
-        "Reducer: the update after step {} failed, and telling the other ranks failed too: {}; they end at their "
-        "timeouts, so end them if they still run",
+        "Reducer: the update after step {} failed, and telling the other ranks failed too: {}; the other ranks may "
+        "wait until their timeouts; end them now if they still run",
         step() - 1, error.what());
   }
 }

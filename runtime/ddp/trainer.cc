@@ -44,7 +44,7 @@ Shard Trainer::Options::shard_in(const ProcessGroup* group, Shard wanted, const 
   if (wanted != Shard::none && (hook.run || !hook.name.empty())) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: Shard::optimizer is set with communication hook '{}', which exchanges "
-                    "whole buckets; leave one of them out",
+                    "whole buckets; leave out either the hook or Shard::optimizer",
                     hook.name));
   }
   return group != nullptr && group->size() > 1 ? wanted : Shard::none;
@@ -205,10 +205,10 @@ std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
   auto micro_batches = micro_batches_of_step(reproducible, rows, group_->rank(), group_->size());
   if (!reproducible.is_on()) return micro_batches;
   if (is_in_no_sync()) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: no_sync() was used in step {}, of {} fixed micro-batches, which are micro-batches "
-        "themselves; leave no_sync() out, and take a larger batch of more fixed micro-batches",
-        step(), reproducible.micro_batches));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: no_sync() was used in step {}, but a step of {} fixed micro-batches adds "
+                    "up gradients by itself; leave no_sync() out, and take a larger batch of more fixed micro-batches",
+                    step(), reproducible.micro_batches));
   }
   if (weight_is_ahead_ && !weight_is_spent_) {
     throw InvalidArgument(
@@ -274,7 +274,7 @@ void Trainer::watch(DataIdentity identity) { divergence_->watch(std::move(identi
 void Trainer::set_steps(std::int64_t steps) {
   if (steps < 0) {
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: set_steps({}) was called; give the number of steps done, at least 0", steps));
+        "DistributedDataParallel: set_steps({}) was called; give the number of finished steps, at least 0", steps));
   }
   steps_before_ = steps - step();
 }

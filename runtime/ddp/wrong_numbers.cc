@@ -31,7 +31,7 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
       "Reducer: {}{}. Look first at the rank that logged this earliest, since the other ranks got its values. Set "
-      "DdpOptions::not_finite to NotFinite::raise to stop the training there",
+      "DdpOptions::not_finite to NotFinite::raise to let that rank stop the training",
       text, times_ == 1 ? std::string() : fmt::format(" (occurrence {})", times_));
 }
 

@@ -96,7 +96,7 @@ Tensor Linear::forward(const Tensor& x) {
   if (x && x.shape().dims() > 0 && x.size(-1) != in) {
     throw InvalidArgument(
         fmt::format("Linear({}, {}): x of shape {} has {} columns, and the layer's in_features is {}; give x that many "
-                    "columns, or make the layer with the columns of x",
+                    "columns, or make the layer with as many in_features as x has columns",
                     in, weight_.size(1), x.shape().str(), x.size(-1), in));
   }
   return linear(x, weight_, bias_);

@@ -42,14 +42,15 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
       }
       if (!index_.emplace(parameter.id(), parameters_.size()).second) {
         throw InvalidArgument(
-            fmt::format("optimizer: parameter {} ({}) is there twice; give each tensor of model.parameters() once",
+            fmt::format("optimizer: parameter {} ({}) was given twice; give each tensor of model.parameters() once",
                         parameters_.size(), parameter.str()));
       }
       if (!parameters_.empty() &&
           TensorInternals(parameter).sharded_update() != TensorInternals(parameters_[0]).sharded_update()) {
         throw InvalidArgument(
             fmt::format("optimizer: parameter {} ({}) does not belong to the DistributedDataParallel of parameter 0, "
-                        "and one of the two has Shard::optimizer; give each DistributedDataParallel its own optimizer",
+                        "and with Shard::optimizer an optimizer serves only one DistributedDataParallel; give each "
+                        "DistributedDataParallel its own optimizer",
                         parameters_.size(), parameter.str()));
       }
       devices_.push_back(parameter.device());
@@ -74,8 +75,9 @@ void Optimizer::require_own_shards() const {
     ShardedUpdate* const now = TensorInternals(parameters_[i]).sharded_update();
     if (now == shards_ && (now == nullptr || now->is_claimed_by(this))) continue;
     throw InvalidArgument(fmt::format(
-        "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; nothing was changed. "
-        "Make the optimizer after the DistributedDataParallel, and destroy the optimizer first",
+        "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; step() changed nothing. "
+        "Make the optimizer after the DistributedDataParallel, and destroy the optimizer before the "
+        "DistributedDataParallel",
         i, parameters_[i].str(), shards_ == nullptr ? "whole" : "in shards of the ranks (Shard::optimizer)"));
   }
 }
@@ -122,8 +124,8 @@ void Optimizer::check(std::size_t index) const {
     return;
   }
   throw InvalidArgument(
-      fmt::format("optimizer: parameter {} ({}) is on {} and its gradient on {}, the optimizer's state on {}; nothing "
-                  "was changed. Move the model before the optimizer is made",
+      fmt::format("optimizer: parameter {} ({}) is on {}, its gradient on {}, and the optimizer's state on {}; step() "
+                  "changed nothing. Move the model to its device before you make the optimizer",
                   index, parameter.str(), parameter.device().str(), of_gradient.str(), devices_[index].str()));
 }
 
@@ -179,8 +181,8 @@ ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
     if (!shards) shards = its;
     if (*shards == its) continue;
     throw InvalidArgument(
-        "grad_norm: got parameters of several DistributedDataParallels, of which one has Shard::optimizer; call "
-        "grad_norm for each DistributedDataParallel by itself");
+        "grad_norm: got parameters of several DistributedDataParallels, and at least one of them has Shard::optimizer; "
+        "call grad_norm once for each DistributedDataParallel, with its parameters only");
   }
   if (shards && *shards != nullptr) (*shards)->require_shards("grad_norm");
   return shards.value_or(nullptr);

@@ -51,8 +51,9 @@ std::shared_ptr<ProcessGroup> require_fitting_group(std::shared_ptr<ProcessGroup
         (shard == Shard::none || TensorInternals(tensor).grad_holders().empty()))
       continue;
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: parameter '{}' is another live DistributedDataParallel's too, and one of "
-                    "the two has Shard::optimizer; leave DdpOptions::shard out, or destroy the other one first",
+        fmt::format("DistributedDataParallel: parameter '{}' also belongs to another live DistributedDataParallel, and "
+                    "one of the two objects has Shard::optimizer; leave DdpOptions::shard out, or destroy the other "
+                    "DistributedDataParallel first",
                     name));
   }
   return group;
@@ -290,10 +291,10 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
                     trainer_->step()));
   }
   if (loss.count() != 1) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the loss of step {} is {}, it must have exactly one element; take mean() or sum() "
-        "first",
-        trainer_->step(), loss.str()));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the loss of step {} is {}, and must have exactly one element; take "
+                    "mean() or sum() first",
+                    trainer_->step(), loss.str()));
   }
   const std::int64_t weight = **trainer_->weight();
   if (!planned_) plan(ready_order(loss));

@@ -235,7 +235,7 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
     if (found == of_model.end()) {
       throw InvalidArgument(
           fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) belongs to no model that was added; add "
-                      "its model first",
+                      "the parameter's model before the optimizer",
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);

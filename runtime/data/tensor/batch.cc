@@ -43,9 +43,9 @@ Tensor stack(std::span<const std::int64_t> ids, std::span<const Sample> samples,
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const Tensor& sample = samples[i].*part;
     if (!sample || sample.shape() != like.shape() || sample.dtype() != like.dtype()) {
-      throw InvalidArgument(
-          fmt::format("collate: sample {} is {}, the first of the dataset is {}; give all samples one shape and dtype",
-                      ids[i], sample.str(), like.str()));
+      throw InvalidArgument(fmt::format(
+          "collate: sample {} is {}, but the first sample of the dataset is {}; give all samples one shape and dtype",
+          ids[i], sample.str(), like.str()));
     }
     if (stride > 0) std::memcpy(out, bytes_of(sample), stride);
     out += stride;
@@ -69,9 +69,10 @@ Batch Batch::to(DeviceId device) const { return {x ? x.to(device) : x, y ? y.to(
 
 TensorDataset::TensorDataset(Tensor x, Tensor y) : x_(std::move(x)), y_(std::move(y)) {
   if (!x_ || x_.shape().dims() == 0 || (y_ && (y_.shape().dims() == 0 || y_.size(0) != x_.size(0)))) {
-    throw InvalidArgument(fmt::format(
-        "TensorDataset: x is {}, y is {}; both must have one row per sample: give them as many rows in dimension 0",
-        x_.str(), y_.str()));
+    throw InvalidArgument(
+        fmt::format("TensorDataset: x is {}, and y is {}; both must have one row per sample: give x and y the same "
+                    "size in dimension 0",
+                    x_.str(), y_.str()));
   }
   for (const Tensor& tensor : {x_, y_}) {
     if (!tensor || tensor.device().kind == DeviceKind::cpu) continue;

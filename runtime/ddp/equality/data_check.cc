@@ -21,9 +21,10 @@ constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
 std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
   if (numbers.size() > kMostDataNumbers) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: watch() got a loader whose identity has {} numbers; let it return at most {}",
-        numbers.size(), kMostDataNumbers));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: watch() got a loader whose identity() has {} numbers; let identity() "
+                    "return at most {}",
+                    numbers.size(), kMostDataNumbers));
   }
   std::vector<std::uint64_t> words{static_cast<std::uint64_t>(model), numbers.size()};
   for (const auto& [name, value] : numbers) words.push_back(value);

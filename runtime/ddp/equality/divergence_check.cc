@@ -61,9 +61,9 @@ void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
   if (++equal_comparisons_ == kManyComparisons) {
     log_warn(
-        "replica check: all parameters were compared {} times by step {}, and were equal: ranks write their parameters "
-        "different numbers of times, and each comparison is slow; look whether one rank writes parameters in every "
-        "step",
+        "replica check: all parameters were compared {} times by step {}, and were equal. The comparisons are needed "
+        "because the ranks write their parameters different numbers of times, and each comparison is slow; look "
+        "whether only one rank writes parameters in every step",
         equal_comparisons_, seen_in);
   }
   equal_versions_ = replica_.versions();

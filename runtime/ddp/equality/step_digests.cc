@@ -46,7 +46,9 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const 
   std::filesystem::create_directories(folder, error);
   if (error)
     throw SystemError(
-        fmt::format("LOCKSTEP_STEP_DIGESTS: can't make the folder {} (name one that this user may make)", folder),
+        fmt::format(
+            "LOCKSTEP_STEP_DIGESTS: can't make the folder {} (set the variable to a folder that this user may make)",
+            folder),
         error.value());
   std::unique_ptr<StepDigests> digests(
       new StepDigests(fmt::format("{}/rank{}-of-{}.jsonl", folder, rank, world), specs.size()));

@@ -36,8 +36,8 @@ void check_specs(std::span<const ParameterSpec> specs) {
     }
     if (!names.insert(spec.name).second) {
       throw InvalidArgument(
-          fmt::format("bucket plan: the name '{}' of parameter {} is there twice; pass a shared parameter once, and "
-                      "give each other one its own name",
+          fmt::format("bucket plan: the name '{}' of parameter {} is also the name of an earlier parameter; pass a "
+                      "shared parameter only once, and give each parameter its own name",
                       spec.name, i));
     }
     if (!can_be_averaged(spec.dtype)) {
@@ -48,8 +48,8 @@ void check_specs(std::span<const ParameterSpec> specs) {
     }
     if (__builtin_add_overflow(total, static_cast<std::int64_t>(slot_bytes(spec)), &total)) {
       throw InvalidArgument(
-          fmt::format("bucket plan: with parameter {}, {}, the gradients have more bytes than 63 bits count; look for "
-                      "a wrong shape",
+          fmt::format("bucket plan: with parameter {}, {}, the gradients have more bytes than fit in 63 bits; look for "
+                      "a parameter of a wrong shape",
                       i, spec.describe()));
     }
   }
@@ -58,7 +58,7 @@ void check_specs(std::span<const ParameterSpec> specs) {
 void check_order(std::span<const int> order, std::size_t parameters) {
   if (order.size() != parameters) {
     throw InvalidArgument(
-        fmt::format("bucket plan: got an order of {} entries for {} parameters; it must hold each index once",
+        fmt::format("bucket plan: got an order of {} entries for {} parameters; give the index of each parameter once",
                     order.size(), parameters));
   }
   std::vector<bool> seen(parameters, false);
@@ -67,7 +67,7 @@ void check_order(std::span<const int> order, std::size_t parameters) {
     const bool inside = index >= 0 && static_cast<std::size_t>(index) < parameters;
     if (!inside || seen[static_cast<std::size_t>(index)]) {
       throw InvalidArgument(
-          fmt::format("bucket plan: the order holds {}{} at position {}; it must hold each of 0..{} once", index,
+          fmt::format("bucket plan: the order holds {}{} at position {}; give each index of 0..{} once", index,
                       inside ? " again" : "", position, parameters - 1));
     }
     seen[static_cast<std::size_t>(index)] = true;

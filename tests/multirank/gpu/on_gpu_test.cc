@@ -393,7 +393,8 @@ TEST(OnGpu, AnOptimizersStepThatCanNotBeTakenChangesNothing) {
     moved.move_to(kGpu);
     for (const Tensor& each : {first, moved}) backward(sum(each));
     const std::vector<float> before = first.to_vector();
-    expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:7", "cpu", "nothing was changed"});
+    expect_text(error_of([&] { optimizer.step(); }),
+                {"parameter 1", "[37]", "cuda:7", "cpu", "step() changed nothing"});
     EXPECT_EQ(first.to_vector(), before);
     EXPECT_EQ(optimizer.steps(), 0);
     for (const optim::NamedState& state : optimizer.state()) {

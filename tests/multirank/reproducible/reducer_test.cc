@@ -201,7 +201,7 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     const bool has_three = group->rank() == 1;
     EXPECT_EQ(error_of<InvalidArgument>([&] { reducer.begin_step({.synchronize = true}); }),
               "Reducer: begin_step of step 0, fixed micro-batch 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
-                  ", was told .synchronize = true; give .synchronize = true for this rank's last micro-batch, and "
+                  ", got .synchronize = true; give .synchronize = true for this rank's last micro-batch, and "
                   "false for the others");
   });
 }

@@ -331,8 +331,9 @@ TEST(DataLoader, MakesTheSamplerOfAGroup) {
   for (const auto& batch : loader) read.push_back(batch.ids);
   EXPECT_EQ(read, (std::vector<Ids>{{2, 3}, {6, 7}, {9}}));
   EXPECT_EQ(loader.sampler().global_batch(), 4);
-  EXPECT_EQ(testing::error_of<InvalidArgument>([] { DataLoader(BySample(Tens{10}), Group(), {}); }),
-            "GlobalBatchSampler: global_batch is 0; give the rows of all ranks together in a batch, at least 1");
+  EXPECT_EQ(
+      testing::error_of<InvalidArgument>([] { DataLoader(BySample(Tens{10}), Group(), {}); }),
+      "GlobalBatchSampler: global_batch is 0; give the number of rows in a batch of all ranks together, at least 1");
 }
 
 TEST(DataLoader, ReadsAheadNoMoreThanThereIs) {

@@ -50,8 +50,8 @@ TEST(EpochOrder, WithinASubsetHoldsItsSamplesOnce) {
   EXPECT_EQ(error_of<InvalidArgument>([] {
               static_cast<void>(EpochOrder::in_order(3).within({40, 4})[2]);
             }),
-            "sampler: the order drew sample 2 of a subset of 2 samples; make the order within a subset of as many "
-            "samples as the subset has");
+            "sampler: the order drew position 2 of a subset of 2 samples; make the order for as many samples as the "
+            "subset has");
 }
 
 TEST(EpochOrder, OfWeightsDrawsEachSampleByItsWeight) {

@@ -291,13 +291,14 @@ TEST(Samplers, RefuseAStateOfOtherData) {
   const std::uint64_t order = sampler.order().digest();
   EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
             "GlobalBatchSampler: can't resume: the saved place belongs to 11 samples with seed 1, but this sampler has "
-            "10 samples with seed 1; give the sampler the saved ones, or begin an epoch anew with set_epoch(4)");
+            "10 samples with seed 1; make the sampler with the saved number and seed, or begin an epoch anew with "
+            "set_epoch(4)");
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 2, .epoch = 4, .consumed = 3}), InvalidArgument);
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = -4, .consumed = 3}), InvalidArgument);
   EXPECT_EQ(error_of<InvalidArgument>(
                 [&] { sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 11}); }),
             "GlobalBatchSampler: the state to resume says that 11 of the 10 samples of epoch 4 are consumed; give "
-            "resume() one that state() returned, unchanged");
+            "resume() a state that state() returned, unchanged");
   const SamplerState before = sampler.state_after(0);
   EXPECT_THROW(sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = -4}), InvalidArgument);
   sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 10});
@@ -360,10 +361,11 @@ TEST(Samplers, RefuseNumbersOutOfRangeByName) {
   EXPECT_THROW(DistributedSampler(10, -1, 4, dealt), InvalidArgument);
   EXPECT_THROW(GlobalBatchSampler(10, 0, 0, split), InvalidArgument);
   EXPECT_THROW(GlobalBatchSampler(-1, 0, 1, split), InvalidArgument);
-  EXPECT_EQ(error_of<InvalidArgument>([] { GlobalBatchSampler(10, 0, 2, {}); }),
-            "GlobalBatchSampler: global_batch is 0; give the rows of all ranks together in a batch, at least 1");
+  EXPECT_EQ(
+      error_of<InvalidArgument>([] { GlobalBatchSampler(10, 0, 2, {}); }),
+      "GlobalBatchSampler: global_batch is 0; give the number of rows in a batch of all ranks together, at least 1");
   EXPECT_EQ(error_of<InvalidArgument>([] { DistributedSampler(10, 0, 2, {.rows_per_rank = -1}); }),
-            "DistributedSampler: rows_per_rank is -1; give the rows of one rank in a batch, at least 1");
+            "DistributedSampler: rows_per_rank is -1; give the number of rows in a batch of one rank, at least 1");
   GlobalBatchSampler sampler(10, 0, 2, split);
   EXPECT_THROW(sampler.set_epoch(-1), InvalidArgument);
   EXPECT_THROW(sampler.batch(-1), InvalidArgument);

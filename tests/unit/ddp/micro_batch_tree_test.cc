@@ -157,10 +157,9 @@ TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
   EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 1, 4, 5); }),
             "fixed micro-batches: 4 micro-batches for 5 ranks would leave a rank without one; take at least 5 "
             "micro-batches, or fewer ranks");
-  EXPECT_EQ(
-      error_of<InvalidArgument>([&] { micro_batches_of_step({.micro_batches = 4}, 1, 0, 1); }),
-      "fixed micro-batches: 4 of them for a batch of 0 rows; give the rows of a full step of all ranks together, from "
-      "1 to 1099511627776, and at least 1 micro-batch");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step({.micro_batches = 4}, 1, 0, 1); }),
+            "fixed micro-batches: got 4 micro-batches for a batch of 0 rows; give as batch the rows of a full step of "
+            "all ranks together, from 1 to 1099511627776, and at least 1 micro-batch");
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 6, 9, 0, 2));
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 3, 9, 1, 2));
   EXPECT_EQ(error_of<InvalidArgument>([&] { Trainer::require_dealt_as_micro_batches(four, 5, 9, 0, 2); }),

@@ -39,10 +39,9 @@ TEST(Module, OfALinearNamesItsSizesForRowsOfAnother) {
     layer.forward(Tensor::zeros({25, 3}));
     FAIL() << "nothing was thrown";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "Linear(8, 4): x of shape [25, 3] has 3 columns, and the layer's in_features is 8; give x that many columns, "
-        "or make the layer with the columns of x");
+    EXPECT_STREQ(error.what(),
+                 "Linear(8, 4): x of shape [25, 3] has 3 columns, and the layer's in_features is 8; give x that many "
+                 "columns, or make the layer with as many in_features as x has columns");
   }
 }
 

@@ -68,7 +68,7 @@ TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
   expect_text(error_of([&] {
                 dataset.batch(Ids{3, 4});
               }),
-              {"sample 4 is float32 [3], the first of the dataset is float32 [2]"});
+              {"sample 4 is float32 [3], but the first sample of the dataset is float32 [2]"});
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ TEST(BucketPlan, RefusesBadInputByName) {
   EXPECT_NE(refusal(two, {0, 0}).find("holds 0 again at position 1"), std::string::npos);
   EXPECT_NE(refusal(two, {0, 2}).find("holds 2 at position 1"), std::string::npos);
   EXPECT_NE(refusal(two, {-1, 0}).find("holds -1"), std::string::npos);
-  EXPECT_NE(refusal({{"w", DType::f32, {1}}, {"w", DType::f32, {1}}}, {0, 1}).find("'w' of parameter 1 is there twice"),
+  EXPECT_NE(refusal({{"w", DType::f32, {1}}, {"w", DType::f32, {1}}}, {0, 1})
+                .find("'w' of parameter 1 is also the name of an earlier parameter"),
             std::string::npos);
   EXPECT_NE(refusal({{"", DType::f32, {1}}}, {0}).find("no name"), std::string::npos);
   for (const DType dtype : {DType::i32, DType::i64, DType::u8}) {
