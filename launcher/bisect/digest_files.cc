@@ -85,15 +85,15 @@ class FileReader {
     if (micro_batches != all_->micro_batches || global_batch != all_->global_batch) {
       throw InvalidArgument(fmt::format(
           "the file {} has {} fixed micro-batches in a batch of {} rows, but an earlier file has {} in a batch of {}, "
-          "so their steps compute other things; give folders of runs with the same micro_batches and global_batch",
+          "so their steps can't be compared; give folders of runs with the same micro_batches and global_batch",
           file_.native(), micro_batches, global_batch, all_->micro_batches, all_->global_batch));
     }
     const auto [one, other] =
         std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
     if (one == parameters.end() && other == all_->parameters.end()) return;
     throw InvalidArgument(
-        fmt::format("{}: parameter {} is {}, but {} in an earlier file, so the two are of other models; give folders "
-                    "of runs that train the same model",
+        fmt::format("{}: parameter {} is {} in this file, but {} in an earlier file, so the two files are of different "
+                    "models; give folders of runs that train the same model",
                     file_.native(), one - parameters.begin(), one == parameters.end() ? "none" : printable(*one),
                     other == all_->parameters.end() ? "none" : printable(*other)));
   }
@@ -137,13 +137,13 @@ Recorded read_digests(std::span<const fs::path> folders) {
       if (is_digest_file(entry->path())) files.push_back(entry->path());
     }
     if (error)
-      throw InvalidArgument(fmt::format("{} can't be read: {}; give a folder that LOCKSTEP_STEP_DIGESTS named",
-                                        folder.native(), error.message()));
-    if (files.empty()) {
       throw InvalidArgument(
-          fmt::format("{} has no file of digests; run the program in fixed micro-batches, with "
-                      "LOCKSTEP_STEP_DIGESTS={}",
-                      folder.native(), folder.native()));
+          fmt::format("the folder {} can't be read: {}; give a folder that LOCKSTEP_STEP_DIGESTS named",
+                      folder.native(), error.message()));
+    if (files.empty()) {
+      throw InvalidArgument(fmt::format(
+          "the folder {} has no file of digests; run the program in fixed micro-batches, with LOCKSTEP_STEP_DIGESTS={}",
+          folder.native(), folder.native()));
     }
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) FileReader(file, all).read();

@@ -113,7 +113,7 @@ Comparison compare(const Recorded& recorded) {
     return comparison;
   }
   if (comparison.steps == 0) {
-    throw InvalidArgument("no step was recorded twice: give the folders of two runs, which recorded the same steps");
+    throw InvalidArgument("no step was recorded twice: give the folders of two runs that recorded the same steps");
   }
   return comparison;
 }

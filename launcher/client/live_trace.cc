@@ -77,9 +77,10 @@ std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps
 void write_live_trace(const FoundRun& run, const RunsOptions& options) {
   RunTraces traces = traces_of(run);
   if (traces.traces.empty()) {
-    throw Error(fmt::format(
-        "{}: no rank on this host has a trace yet: none has called init_process_group; try again when one has{}",
-        run.run_id, traces.problems.empty() ? "" : "; " + traces.problems.front()));
+    throw Error(
+        fmt::format("{}: no rank on this host has a trace yet: none has called init_process_group; try again when a "
+                    "rank has called it{}",
+                    run.run_id, traces.problems.empty() ? "" : "; " + traces.problems.front()));
   }
   write_trace(std::move(traces), run.run_id, options);
 }

@@ -62,7 +62,7 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
         kWhere, "store",
         fmt::format("{} answers{} and has {} keys", address, plan.secret ? " to this secret" : "", store.num_keys())};
   } catch (const Error& error) {
-    return problem_of(kWhere, "store", error.what(), "does the launcher that set these variables still run?");
+    return problem_of(kWhere, "store", error.what(), "see whether the launcher that set these variables still runs");
   }
 }
 

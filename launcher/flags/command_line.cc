@@ -160,8 +160,9 @@ MakeCommand add_runs_flags(FlagTable& flags) {
   return [&flags, options, words]() -> Command {
     if (what == What::ps) return *options;
     if (!(what != What::stop && words->empty()) && (words->size() != 1 || words->front().empty())) {
-      refuse("give one run: lockstep {} RUN, a run id or how one begins, as lockstep ps shows them",
-             flags.app().get_name());
+      refuse(
+          "give one run: lockstep {} RUN, where RUN is a run id that lockstep ps shows, or the beginning of a run id",
+          flags.app().get_name());
     }
     if (!words->empty()) options->run = words->front();
     flags.read();

@@ -40,7 +40,8 @@ void add(std::vector<HostEntry>& hosts, std::string_view name, std::optional<int
   if (known == hosts.end()) {
     hosts.push_back({std::string(name), slots});
   } else if (!slots || !known->slots) {
-    throw InvalidArgument(fmt::format("{}: host {} comes twice; say its slots once, as in {}:2", where, name, name));
+    throw InvalidArgument(
+        fmt::format("{}: host {} is named twice; name the host once, with its slots, as in {}:2", where, name, name));
   } else {
     *known->slots += *slots;
   }
@@ -112,15 +113,15 @@ std::vector<HostEntry> first_slots(const std::vector<HostEntry>& hosts, int rank
   int left = ranks;
   for (const HostEntry& host : hosts) {
     if (!host.slots) {
-      throw InvalidArgument(
-          fmt::format("-n {}: the slots of host {} are not said; give {}:SLOTS", ranks, host.name, host.name));
+      throw InvalidArgument(fmt::format("-n {} needs the slots of each host, and host {} has none; give {}:SLOTS",
+                                        ranks, host.name, host.name));
     }
     if (left == 0) break;
     chosen.push_back({host.name, std::min(left, *host.slots)});
     left -= *chosen.back().slots;
   }
   if (left > 0) {
-    throw InvalidArgument(fmt::format("-n {}: the hosts have only {} slots together; give them more, as in {}:{}",
+    throw InvalidArgument(fmt::format("-n {}: the hosts have only {} slots together; give more slots, as in {}:{}",
                                       ranks, ranks - left, hosts.front().name, *hosts.front().slots + left));
   }
   return chosen;

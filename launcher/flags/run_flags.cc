@@ -76,8 +76,8 @@ void read_conf(const std::string& text, const FlagTable& flags, RunOptions& opti
     const bool is_wait = name == "last_call_timeout";
     if ((name != "join_timeout" && name != "timeout" && !is_wait) || !seconds || (seconds->count() == 0 && !is_wait)) {
       refuse(
-          "--rdzv-conf {}: '{}' is not read here; give join_timeout=SECONDS, as --rdzv-timeout has it, or "
-          "last_call_timeout=SECONDS, as --rdzv-wait",
+          "--rdzv-conf {}: lockstep has no setting '{}'; give join_timeout=SECONDS, which means --rdzv-timeout, or "
+          "last_call_timeout=SECONDS, which means --rdzv-wait",
           text, item);
     }
     if (is_wait) {
@@ -286,8 +286,8 @@ void set_endpoint(const FlagTable& flags, RunOptions& options) {
   }
   if (options.endpoint.host.empty() || options.endpoint.port == 0) {
     refuse(
-        "--nnodes {}: give --rdzv-endpoint HOST:PORT, the same on every host: an address of node rank 0, and a "
-        "port that is free there",
+        "--nnodes {}: give --rdzv-endpoint HOST:PORT, the same on every host, with an address of node rank 0 and a "
+        "port that is free on that host",
         options.nodes);
   }
   if (!has_address) options.master_addr = options.endpoint.host;

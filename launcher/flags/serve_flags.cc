@@ -58,7 +58,7 @@ void fit_together(store::TcpStoreServerOptions& server) {
   if (2 * largest + kLengthsAndCounts > server.max_client_bytes || server.max_client_bytes > server.max_held_bytes) {
     refuse(
         "--max-client-memory {} and --max-held-memory {}: one client may hold a request and a reply of {} bytes each; "
-        "raise them, the second at least to the first, or lower --max-value",
+        "raise both, --max-held-memory at least to --max-client-memory, or lower --max-value",
         server.max_client_bytes, server.max_held_bytes, largest);
   }
   limits.max_message_bytes = std::max(limits.max_message_bytes, largest + kLengthsAndCounts);

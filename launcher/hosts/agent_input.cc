@@ -67,8 +67,8 @@ std::string AgentInput::await_endpoint() {
     const std::string line = read_line();
     if (line.empty())
       throw StoreError(
-          "this host has heard no address of the job's store: the first host's launcher did not come up, or has ended; "
-          "look at what it wrote");
+          "this host did not get the address of the job's store: the first host's launcher did not start, or has "
+          "ended; look at what that launcher wrote");
     if (line.starts_with(kEndpointLine)) return line.substr(kEndpointLine.size());
     if (line.starts_with(kSignalLine)) raise(std::atoi(line.c_str() + kSignalLine.size()));
   }
@@ -112,8 +112,8 @@ int agent_command(const AgentTasks& tasks) {
     }
     if (chdir(start.folder.c_str()) != 0) {
       input.problem = fmt::format(
-          "can't start the ranks in the folder {}: {}; they start where `lockstep run -H` was "
-          "started, which each host must have",
+          "can't start the ranks in the folder {}: {}; ranks start in the folder where `lockstep run -H` was started; "
+          "make this folder on each host",
           start.folder, errno_text(errno));
     }
     auto command = parse_command_line(start.arguments);

@@ -39,8 +39,8 @@ std::optional<AgentWord> read_word(std::string_view scope, std::string_view text
   auto word = scope == kAgentScope ? decode_agent_word(text) : std::nullopt;
   if (!word) {
     log_warn(
-        "a member of '{}' sent {} bytes to this launcher that are not an agent's message, and are ignored; run the "
-        "same version of lockstep on every host",
+        "a member of '{}' sent {} bytes to this launcher that are not an agent's message, and this launcher ignored "
+        "them; run the same version of lockstep on every host",
         printable(scope, 64), text.size());
   }
   return word;
@@ -177,7 +177,8 @@ std::string AgentLink::lost_hosts() const {
 
 std::string AgentLink::why_no_start() const {
   if (meeting_.missing() == 0 || options_.can_replace || returns_) return {};
-  return lost_hosts() + " is lost, and `lockstep run -H` starts no other launcher in its place; start the job again";
+  return lost_hosts() +
+         " is lost, and `lockstep run -H` starts no launcher on another host instead; start the job again";
 }
 
 JobPlan AgentLink::await_hosts(JobPlan draft) {
@@ -227,7 +228,7 @@ std::optional<JobPlan> AgentLink::take_news_of_meeting() {
       return JobPlan{
           .exit_code = kExitPeerLost,
           .problems = {fmt::format("host {} left before all hosts had joined: its launcher (pid {}) has ended or does "
-                                   "not answer; look for its output there, and start the job again; exit code {}",
+                                   "not answer; look at that launcher's output, and start the job again; exit code {}",
                                    member->cause->host, member->cause->pid, kExitPeerLost)}};
     }
     const auto* word = std::get_if<AgentWord>(&news);
@@ -270,9 +271,9 @@ JobPlan AgentLink::await_plan() {
       if (auto end = is_next ? stand_by(plan) : std::nullopt) return *end;
     }
     if (deadline.expired()) {
-      throw Timeout(
-          fmt::format("node rank 0 has made no plan of the job's next start, {}; look at what its launcher wrote",
-                      deadline.progress()));
+      throw Timeout(fmt::format(
+          "node rank 0 has made no plan of the job's next start, {}; look at what node rank 0's launcher wrote",
+          deadline.progress()));
     }
     if (const auto signal = asked_to_end()) return stop(*signal);
     await(plan_made_.fd(), options_.signals, deadline);
@@ -285,7 +286,7 @@ std::optional<JobPlan> AgentLink::stand_by(const JobPlan& plan) {
   if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
     return JobPlan{.exit_code = kExitNoProgress,
                    .problems = {fmt::format("host {} is left out of this job: its ranks failed first in {} starts in a "
-                                            "row without a new step; look at what they wrote; exit code {}",
+                                            "row without a new step; look at what these ranks wrote; exit code {}",
                                             own_.name, RestartPolicy::kMostStalled, kExitNoProgress)}};
   }
   if (const std::string problem = difference(own_, plan.job); !problem.empty()) throw StoreError(problem);

@@ -26,8 +26,8 @@ constexpr std::chrono::seconds kStoreProbe{2};
 
 StoreError not_reached(const std::string& why) {
   return StoreError(
-      fmt::format("host {} does not reach the job's store: {}; start node rank 0, correct "
-                  "--rdzv-endpoint, open its port, or give --rdzv-timeout if it starts later",
+      fmt::format("host {} does not reach the job's store: {}; start node rank 0, correct --rdzv-endpoint, open the "
+                  "endpoint's port, or give a longer --rdzv-timeout if node rank 0 starts later",
                   host_name(), why));
 }
 

@@ -57,7 +57,8 @@ std::vector<HostEntry> named_hosts(const RunOptions& options) {
   if (!options.hostfile.empty()) {
     std::error_code none;
     if (std::filesystem::is_directory(options.hostfile, none)) {
-      throw InvalidArgument(fmt::format("--hostfile {}: that is a folder; give a file in it", options.hostfile));
+      throw InvalidArgument(
+          fmt::format("--hostfile {}: that is a folder; give the name of a file in this folder", options.hostfile));
     }
     hosts = parse_hostfile(text_of_hostfile(options.hostfile), options.hostfile);
   }
@@ -131,8 +132,8 @@ std::vector<std::string> agent_command_on(const std::string& name, const RunOpti
   const auto shell = find_program(command.front(), environment);
   if (shell.path.empty() && options.rsh.empty()) {
     throw InvalidArgument(
-        "-H: there is no ssh here to start the other hosts' launchers; install it (Debian's "
-        "openssh-client), or name another program with --rsh");
+        "-H: this host has no ssh to start the other hosts' launchers; install it (Debian's openssh-client), or name "
+        "another program with --rsh");
   }
   if (shell.path.empty()) throw InvalidArgument(fmt::format("--rsh: {}", shell.problem));
   command.front() = shell.path;

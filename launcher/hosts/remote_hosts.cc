@@ -156,8 +156,8 @@ void RemoteHosts::look_at_ends() {
     if (!has_come_[node] && !has_failed_) {
       has_failed_ = true;
       console_.message(fmt::format(
-          "host {} (node rank {}): its launcher did not start: `{}` {}; see what it wrote, and that the same "
-          "lockstep is installed there",
+          "host {} (node rank {}): its launcher did not start: `{}` {}; look at what this command wrote, and see that "
+          "the same lockstep is installed on that host",
           hosts_[node]->name(), node, fmt::join(agent_command_on(hosts_[node]->name(), options_, environment_), " "),
           ending->describe()));
       end_at_ = Deadline::after(std::chrono::seconds(0));
@@ -186,9 +186,9 @@ void RemoteHosts::look_for_silent() {
     if (!has_come_[node]) silent.push_back(fmt::format("host {} (node rank {})", hosts_[node]->name(), node));
   }
   if (silent.empty()) return;
-  console_.message(fmt::format("no launcher has come up yet on {}, {} (--rdzv-timeout){}", fmt::join(silent, ", "),
-                               come_by_.progress(),
-                               is_late ? ": the remote shell neither ended nor started one; try it by hand" : ""));
+  console_.message(fmt::format(
+      "no launcher has come up yet on {}, {} (--rdzv-timeout){}", fmt::join(silent, ", "), come_by_.progress(),
+      is_late ? ": the remote shell neither ended nor started a launcher; try the remote shell by hand" : ""));
   if (!is_late) return;
   has_failed_ = true;
   end_at_ = Deadline::after(std::chrono::seconds(0));
@@ -203,10 +203,10 @@ void RemoteHosts::kill_shells() {
   kill_at_ = Deadline::never();
   for (std::size_t node = 0; node < hosts_.size(); ++node) {
     if (!hosts_[node]->running()) continue;
-    console_.message(fmt::format(
-        "host {} (node rank {}): its remote shell does not end, and is killed; a launcher that is still there ends "
-        "its ranks by itself: look there if that host was cut off",
-        hosts_[node]->name(), node));
+    console_.message(
+        fmt::format("host {} (node rank {}): the remote shell does not end, and is killed; if the network to that host "
+                    "has failed, see on that host whether the launcher has ended its ranks",
+                    hosts_[node]->name(), node));
     hosts_[node]->kill();
   }
 }

@@ -234,15 +234,16 @@ bool HostOfSeveral::joins_again() {
     if (gone != nullptr && gone->is_expelled) parts_.console.message(std::string(kStoodStill));
   }
   parts_.console.message(
-      fmt::format("this host is joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
+      fmt::format("this host is joining the job again, if the job's store at {} answers within {:g} s (--rdzv-timeout)",
                   options_.endpoint.to_string(), std::chrono::duration<double>(options_.rdzv_timeout).count()));
   return true;
 }
 
 int HostOfSeveral::say_store_is_gone(const std::string& how) {
-  parts_.console.message(fmt::format(
-      "the host of the job's store is gone: {}; start the job again, unless it has ended there; exit code {}", how,
-      requeue_exit_code_));
+  parts_.console.message(
+      fmt::format("the host of the job's store is gone: {}; start the job again, unless that host's output shows that "
+                  "the job had ended; exit code {}",
+                  how, requeue_exit_code_));
   return requeue_exit_code_;
 }
 

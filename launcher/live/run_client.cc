@@ -106,13 +106,12 @@ FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name) {
   if (fitting.empty() && name.empty())
     throw Error("no run of this user is on this host; start one with lockstep run, or look on the job's other hosts");
   if (fitting.empty()) {
-    throw Error(fmt::format("no run of this user on this host begins with '{}'; lockstep ps shows those there are",
-                            printable(name)));
+    throw Error(fmt::format(
+        "no run of this user on this host begins with '{}'; lockstep ps shows the runs of this host", printable(name)));
   }
   const std::string several = joined(fitting, describe_found, " or ", 8);
-  if (name.empty()) throw Error(fmt::format("which run? {}; name one", several));
-  throw Error(fmt::format("'{}' may be {}: several runs begin so; give more of the run id that is meant",
-                          printable(name), several));
+  if (name.empty()) throw Error(fmt::format("several runs are on this host: {}; name one of these runs", several));
+  throw Error(fmt::format("'{}' may mean {}; give more characters of the run id", printable(name), several));
 }
 
 FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name) {
@@ -122,7 +121,7 @@ FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_
 }
 
 std::string describe_silent(const FoundRun& run) {
-  return fmt::format("{} has not answered within {} s: is its launcher stopped? kill -CONT {} resumes it",
+  return fmt::format("{} has not answered within {} s: if its launcher is stopped, kill -CONT {} resumes the launcher",
                      describe_found(run), std::chrono::duration<double>(kAnswerLimit).count(), run.pid);
 }
 
@@ -130,9 +129,10 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request) {
   try {
     const Deadline deadline = Deadline::after(kAnswerLimit);
     UniqueFd fd = net::unix_connect_abstract(run.socket, deadline);
-    if (net::peer_credentials(fd.get()).uid != geteuid()) {
-      throw Error(fmt::format("{}: a process of another user answers in its place; end this run, and start it again",
-                              describe_found(run)));
+    if (const uid_t user = net::peer_credentials(fd.get()).uid; user != geteuid()) {
+      throw Error(fmt::format(
+          "{}: a process of user {} answers instead of this run's launcher; end this run, and start the job again",
+          describe_found(run), user));
     }
     net::send_all(fd.get(), encode(request), deadline);
     return fd;

@@ -90,7 +90,8 @@ std::string make_trace_folder(const RunOptions& options, int start) {
   const std::string folder = trace_folder(options.log_dir, options.trace);
   if (folder.empty()) return {};
   if (!options.trace.empty() && fs::is_directory(options.trace)) {  // reported before hours of training, not after them
-    throw InvalidArgument(fmt::format("--trace {}: that is a folder; give a file in it", options.trace));
+    throw InvalidArgument(
+        fmt::format("--trace {}: that is a folder; give the name of a file in this folder", options.trace));
   }
   if (!options.trace.empty()) require_regular(options.trace);
   const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), start);
@@ -117,8 +118,8 @@ std::vector<TraceFile> files_of(const RunTraces& traces) {
 void write_traces(const RunTraces& traces, const std::string& file, Console& console) {
   if (traces.traces.empty()) {
     console.message(
-        fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no room; "
-                    "call it in the program, or make room",
+        fmt::format("no trace in {}: no rank has called init_process_group, or the folder of the traces had no room; "
+                    "call init_process_group in the program, or make room",
                     file));
     return;
   }
@@ -185,9 +186,9 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
     if (signal) return true;
     signal = signals.take_end();
     if (signal)
-      console.message(
-          fmt::format("{}: traces are not waited for any more, so the timeline may lack ranks of other hosts",
-                      signal_name(*signal)));
+      console.message(fmt::format(
+          "{} was received: this launcher waits for traces no longer, so the timeline may lack ranks of other hosts",
+          signal_name(*signal)));
     return signal.has_value();
   };
   try {

@@ -83,8 +83,8 @@ void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own
       hosts_[static_cast<std::size_t>(node)].is_there = true;
     } catch (const Timeout&) {
       log_warn(
-          "the traces of the host with node rank {} did not come, so the timeline lacks ranks of that host; look "
-          "at what its launcher wrote",
+          "the traces of the host with node rank {} did not come, so the timeline lacks that host's ranks; look at "
+          "what the launcher of that host wrote",
           node);
     }
   }

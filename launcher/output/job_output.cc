@@ -32,8 +32,8 @@ UniqueFd lock_log_dir(const OutputOptions& options) {
   if (!file || fcntl(file.get(), F_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES)) return file;
   fcntl(file.get(), F_GETLK, &lock);
   throw InvalidArgument(
-      fmt::format("--log-dir {}: another lockstep run (pid {}) writes its files there; give this one its own folder, "
-                  "or end that one",
+      fmt::format("--log-dir {}: another lockstep run (pid {}) writes its files to this folder; give this run its own "
+                  "folder, or end the other run",
                   options.log_dir, lock.l_pid));
 }
 

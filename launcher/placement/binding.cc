@@ -153,8 +153,8 @@ std::vector<RankBinding> bind_ranks(Binding binding, const Topology& topology, i
   if (binding == Binding::none) return {};
   if (binding == Binding::core && topology.cores.size() < count) {
     throw InvalidArgument(
-        fmt::format("--bind core: {} ranks need a core each, but this command may use {} cores; start at most so many, "
-                    "or give --bind none",
+        fmt::format("--bind core: {} ranks need a core each, but this command may use {} cores; start at most that "
+                    "many ranks, or give --bind none",
                     ranks, topology.cores.size()));
   }
   const auto& parts = binding == Binding::core ? topology.cores : topology.nodes;

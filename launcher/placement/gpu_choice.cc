@@ -47,15 +47,14 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
       index = static_cast<std::size_t>(*parse_int(entry));
       if (*index >= seen.size()) {
         throw InvalidArgument(fmt::format(
-            "{}: there is no GPU {} here{}; there are {}: give some of these", flag, entry,
+            "{}: this host has no GPU {}{}; choose from {}", flag, entry,
             inherited ? fmt::format(" (CUDA_VISIBLE_DEVICES='{}' counts)", *inherited) : "", list_of(seen)));
       }
     } else if (entry.starts_with("GPU-") && !seen.empty() && !seen.front().uuid.empty()) {
       index = find_uuid(entry, seen);
       if (!index)
         throw InvalidArgument(
-            fmt::format("{}: {} names none of the GPUs here, or several; there are {}: give some of these", flag, entry,
-                        list_of(seen)));
+            fmt::format("{}: {} must name exactly one GPU of this host; choose from {}", flag, entry, list_of(seen)));
     }
     // CUDA requires one form in all entries. An entry of CUDA_VISIBLE_DEVICES itself has the right form: for a slice of
     // a GPU (MIG) the driver reports the UUID with the prefix GPU-, but accepts it only with MIG-.
@@ -71,8 +70,8 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
     auto form = index ? fmt::format("{}", *index) : entry;
     if (std::find(meant.begin(), meant.end(), form) != meant.end()) {
       throw InvalidArgument(
-          fmt::format("{}: GPU {} comes twice, which hides it from CUDA; give each once, and "
-                      "--oversubscribe-gpu for several ranks on one",
+          fmt::format("{}: GPU {} comes twice, which hides the GPU from CUDA; name each GPU once, and give "
+                      "--oversubscribe-gpu to run several ranks on one GPU",
                       flag, entry));
     }
     meant.push_back(std::move(form));

@@ -50,8 +50,8 @@ void all_reduce_once(const Backend& backend, const GroupContext& context) {
   for (const float value : values) {
     if (value == wanted) continue;
     throw Mismatch(
-        fmt::format("an all-reduce over {} ranks gave {} instead of {}, so this build is broken here; report this line "
-                    "with the output of 'lockstep doctor'",
+        fmt::format("an all-reduce over {} ranks gave {} instead of {}, so this build does not work on this host; "
+                    "report this line with the output of 'lockstep doctor'",
                     world, value, wanted));
   }
 }

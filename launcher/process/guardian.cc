@@ -185,8 +185,8 @@ void Guardian::tell(pid_t word) const {
   // A killed guardian does not read (SIGPIPE is ignored); the launcher has reported its death.
   if (bytes != sizeof word && errno != EPIPE) {
     log_error(
-        "can't write to the guardian process {}: {}; if this launcher is killed now, some ranks may live on: end them "
-        "by hand",
+        "can't write to the guardian process {}: {}; if this launcher is killed now, some ranks may continue: in this "
+        "case end these ranks by hand",
         pid_, errno_text(errno));
   }
 }

@@ -111,7 +111,8 @@ Stacks stacks_of(pid_t pid, const Deadline& deadline) {
   if (!result.ending) return {.problem = command.front() + " took too long"};
   Stacks stacks{.lines = frames_in(result.out)};
   if (stacks.lines.empty()) {
-    stacks.problem = command.front() + " failed; may this user trace the process (kernel.yama.ptrace_scope)?";
+    stacks.problem =
+        command.front() + " failed; see whether this user may trace the process (kernel.yama.ptrace_scope)";
   }
   return stacks;
 }

@@ -424,8 +424,8 @@ int Job::report_leftovers() {
   int code = 0;
   for (const auto& entry : tree_.members()) {
     console_.message(
-        fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device; look at the kernel's "
-                    "log (dmesg), and reset the device or the host",
+        fmt::format("process {} ({}) did not end within {} s of SIGKILL: the process waits for a device; look at the "
+                    "kernel's log (dmesg), and reset the device or the host",
                     entry.pid, entry.name, RankEnding::kUnkillableLimit.count()));
     code = kExitInternal;
   }

@@ -42,8 +42,8 @@ void RankEnding::ask_to_stop() {
   }
   if (!has_heard) {
     console_.message(
-        "the ranks here do not handle SIGTERM (stop_on_signals()), so they continue, and a host that has come waits "
-        "for the next start; call stop_on_signals() in the program to let ranks stop for new hosts");
+        "the ranks of this host do not handle SIGTERM, so they continue, and a newly joined host waits until the ranks "
+        "start again; call stop_on_signals() in the program to let the ranks stop for new hosts");
   }
 }
 

@@ -144,7 +144,7 @@ void FailureArbiter::resize() {
   const bool is_alone = world_size(options_.hosts) == 1 && std::chrono::steady_clock::now() - started_ > kAloneSteps;
   if (!has_step && !is_alone) return;
   is_resizing_ = true;
-  say("a host has come: the ranks stop after a step, and start again with it");
+  say("a new host has joined: the ranks stop after a step, and start again with this host");
   orders_.push_back({.kind = Order::Kind::stop_to_resize});
 }
 

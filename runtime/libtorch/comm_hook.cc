@@ -37,7 +37,8 @@ at::Tensor tensor_of(const GradBucket& bucket) {
 at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice) {
   if (slice >= bucket.slices.size()) {
     throw InvalidArgument(
-        fmt::format("tensor_of: bucket {} has no slice {}; it has {}, counted from 0: give an index of bucket.slices",
+        fmt::format("tensor_of: bucket {} has no slice {}; the bucket has {} slices, counted from 0: give an index of "
+                    "bucket.slices",
                     bucket.index, slice, bucket.slices.size()));
   }
   const GradBucket::Slice& it = bucket.slices[slice];

@@ -60,8 +60,8 @@ void leave_behind(std::shared_ptr<void> loader) {
       .detach();
   if (ended.wait_for(std::chrono::seconds(1)) == std::future_status::ready) return;
   log_warn(
-      "DataLoader: its workers have not returned from the dataset's read within 1 s, and their threads stay; look at "
-      "what the dataset waits for");
+      "DataLoader: some of its workers have not returned from the dataset's read within 1 s, and their threads keep "
+      "running; look at what the dataset waits for");
 }
 
 }  // namespace detail

@@ -240,13 +240,15 @@ void check_tensors(Base& optimizer) {
         const bool is_dense = tensor.layout() == at::kStrided;
         if (!is_dense || !at::isFloatingType(tensor.scalar_type())) {
           refuse(fmt::format("a {} is {}", what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"),
-                 "its step takes dense floating-point tensors: give this one to an optimizer of torch's");
+                 "a fused step takes only dense floating-point tensors: give this parameter to one of torch's own "
+                 "optimizers");
         }
         if (tensor.sizes() != parameter.sizes() || tensor.device() != parameter.device()) {
-          refuse(fmt::format("a {} has sizes [{}] on {}, but its parameter has [{}] on {}", what,
-                             fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
-                             parameter.device().str()),
-                 "give both the same, and give a parameter that is changed its own optimizer");
+          refuse(fmt::format(
+                     "the {} of this parameter has sizes [{}] on {}, but the parameter itself has sizes [{}] on {}",
+                     what, fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
+                     parameter.device().str()),
+                 "load the state that belongs to this model, and make a new optimizer after a parameter was replaced");
         }
       };
       check("parameter", parameter);

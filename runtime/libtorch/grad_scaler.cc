@@ -137,10 +137,9 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
   Seen& seen = seen_[&optimizer];
   if (seen.stage != Stage::ready) {
-    throw InvalidArgument(
-        fmt::format("GradScaler: unscale_() {} this optimizer since the last update(); call it once, "
-                    "before step()",
-                    seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
+    throw InvalidArgument(fmt::format(
+        "GradScaler: unscale_() {} this optimizer since the last update(); call unscale_() once, before step()",
+        seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
   }
   if (const OptimizerShards* const shards = shards_of(optimizer)) shards->put_shards(optimizer.param_groups());
   const at::NoGradGuard no_grad;
@@ -181,7 +180,8 @@ void GradScaler::update() {
   if (!options_.enabled) return;
   if (std::none_of(seen_.begin(), seen_.end(), [](const auto& it) { return it.second.stage != Stage::ready; })) {
     throw InvalidArgument(
-        "GradScaler: update() was called without a step() or unscale_() before; call it once after them");
+        "GradScaler: update() was called without a step() or unscale_() before; call update() once, after the steps of "
+        "all optimizers");
   }
   const at::NoGradGuard no_grad;
   const auto& [scale, tracker] = tensors_;

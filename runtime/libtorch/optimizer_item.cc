@@ -110,10 +110,10 @@ class KnownItem final : public SnapshotItem {
     if (shards == nullptr) return;
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       if (cut_of(parameter)->whole.is_contiguous()) return;
-      throw InvalidArgument(
-          fmt::format("Snapshots: {} lies in another order than a file has it (channels last?), so the shards of its "
-                      "optimizer can't be written; keep it contiguous, or leave DdpOptions::shard out",
-                      in_quotes(name)));
+      throw InvalidArgument(fmt::format(
+          "Snapshots: the elements of {} lie in another order in memory than in a file (such as channels last), so the "
+          "shards of the optimizer can't be written; keep the parameter contiguous, or leave DdpOptions::shard out",
+          in_quotes(name)));
     });
   }
 
@@ -179,7 +179,7 @@ class KnownItem final : public SnapshotItem {
     for (const auto& [name, unused] : saved.tensors()) {
       if (!known.contains(name)) {
         throw InvalidArgument(
-            fmt::format("the saved optimizer has {}, which is not a state of {}; restore it into the type of optimizer "
+            fmt::format("the saved optimizer has {}, which is not a state of {}; restore into an optimizer of the type "
                         "that was saved",
                         in_quotes(name), type_));
       }
@@ -291,9 +291,10 @@ class KnownItem final : public SnapshotItem {
                                                  const std::tuple<double, double>&) {
     const auto pair = checkpoint::get_doubles(values, key);
     if (pair.size() != 2)
-      throw InvalidArgument(fmt::format(
-          "the saved setting {} has {} numbers, and must have 2; the file is damaged: restore an older snapshot",
-          in_quotes(key), pair.size()));
+      throw InvalidArgument(
+          fmt::format("the optimizer's saved setting {} has {} numbers, and must have 2; the snapshot is damaged: "
+                      "restore an older snapshot",
+                      in_quotes(key), pair.size()));
     return {pair[0], pair[1]};
   }
 
@@ -328,7 +329,7 @@ class KnownItem final : public SnapshotItem {
     });
     if (!there.empty() && !missing.empty()) {
       throw InvalidArgument(fmt::format(
-          "the saved state of a parameter has {} and lacks {}, but must be complete; restore another snapshot",
+          "the saved state of a parameter has {} but lacks {}, so the snapshot is damaged; restore an older snapshot",
           in_quotes(there.front()), in_quotes(missing.front())));
     }
   }
@@ -362,13 +363,15 @@ class OpaqueItem final : public SnapshotItem {
     // In its history of steps are tensors that are undefined until it is full.
     if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
       refuse("torch's save() of an LBFGS fails once it has a history",
-             "take another optimizer, or leave it out: a run that is resumed then begins with an empty history");
+             "take another optimizer, or don't add this optimizer: a run that is resumed then begins with an empty "
+             "history");
     }
     std::istringstream stream(bytes());
     ::torch::serialize::InputArchive archive;
     archive.load_from(stream);
     if (archive.keys().empty()) {
-      refuse("its save() writes nothing", "override save() and load(), or leave it out if it keeps nothing");
+      refuse("its save() writes nothing",
+             "override save() and load(), or don't add this optimizer if it keeps no state");
     }
   }
 
@@ -420,7 +423,7 @@ class OpaqueItem final : public SnapshotItem {
       archive.save_to(stream);
     } catch (const c10::Error& error) {
       refuse(fmt::format("its save() fails with \"{}\"", error.what_without_backtrace()),
-             "let save() write only defined, dense tensors, or leave it out");
+             "let save() write only defined, dense tensors, or don't add this optimizer");
     }
     return stream.str();
   }

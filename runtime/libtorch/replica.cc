@@ -138,7 +138,7 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: DdpOptions::batch_dim is {}, but forward's first tensor has {} "
-                    "dimensions; set it to the dimension that counts rows",
+                    "dimensions; set batch_dim to the dimension that counts rows",
                     dim, tensor.dim()));
   }
   return tensor.size(dim);

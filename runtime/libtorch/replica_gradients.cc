@@ -304,7 +304,7 @@ void Gradients::tell_of_unused() {
   log_warn(
       "DistributedDataParallel: in step {} no rank's loss depends on {}{}, which had gradients in earlier steps. If "
       "that is not meant, look for detach() and NoGradGuard, and evaluate outside of the Autocast scope in which you "
-      "train, for autocast keeps casts without a graph. This is logged once",
+      "train, because Autocast reuses the casts that it made without a graph. This is logged once",
       trainer_.step(), fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
       names.size() > shown ? fmt::format(" and {} more parameters", names.size() - shown) : "");
 }

@@ -40,8 +40,9 @@ void ReplicaShards::cut() {
     const auto& [name, tensor] = parameters_[i];
     if (!tensor.is_non_overlapping_and_dense()) {
       throw InvalidArgument(
-          fmt::format("DistributedDataParallel: the elements of '{}' do not lie together (strides [{}]), and "
-                      "Shard::optimizer cuts memory; make it contiguous, or leave DdpOptions::shard out",
+          fmt::format("DistributedDataParallel: the elements of '{}' do not lie together in memory (strides [{}]), and "
+                      "Shard::optimizer cuts that memory into shards; make the parameter contiguous, or leave "
+                      "DdpOptions::shard out",
                       name, fmt::join(tensor.strides(), ", ")));
     }
     placeholders_.push_back(
@@ -54,7 +55,7 @@ void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
         "ShardedOptimizer: another ShardedOptimizer has the shards of this DistributedDataParallel; give one optimizer "
-        "all parameters, with a group for each setting, or destroy the other one first");
+        "all parameters, with a group for each setting, or destroy the other ShardedOptimizer first");
   }
   is_claimed_ = is_claimed;
 }
@@ -105,8 +106,8 @@ void ReplicaShards::leave() {
 void ReplicaShards::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
-        fmt::format("ShardedOptimizer: step() found no shards of a mean, in step {}; call it once after a "
-                    "synchronised backward of its DistributedDataParallel, and before zero_grad()",
+        fmt::format("ShardedOptimizer: step() found no shards of averaged gradients, in step {}; call step() once "
+                    "after a synchronised backward of its DistributedDataParallel, and before zero_grad()",
                     module_.trainer.steps()));
   }
   for (std::size_t i = 0; i < shards_.size(); ++i) {
@@ -114,8 +115,8 @@ void ReplicaShards::update(const std::function<void()>& step) {
     // By storage, so that a rank whose shard is empty sees it too: else it would wait for the others.
     if (shards_[i].is_alias_of(tensor)) continue;
     throw InvalidArgument(
-        fmt::format("ShardedOptimizer: '{}' has other memory than when it was wrapped; copy into a parameter instead "
-                    "of replacing it, or wrap the module again",
+        fmt::format("ShardedOptimizer: parameter '{}' lies in other memory than when its module was wrapped; copy into "
+                    "a parameter instead of replacing it, or wrap the module again",
                     name));
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -111,8 +111,8 @@ std::int64_t require_rows(const State& state, std::size_t batch_size) REQUIRES(s
   if (state.global_batch > 0 || state.rows_per_rank > 0) return state.size;
   if (batch_size > 0) return static_cast<std::int64_t>(batch_size);
   throw InvalidArgument(
-      "DistributedSampler: the loader's batch size is 0, of which an epoch has no end; give a global batch of at least "
-      "as many rows as there are ranks");
+      "DistributedSampler: the loader's batch size is 0, with which an epoch would never end; give a global batch of "
+      "at least as many rows as there are ranks");
 }
 
 // The batches of a loader of `batch_size`, after the first `consumed` samples of an epoch.

@@ -31,8 +31,8 @@ void sum(ProcessGroup& group, const char* call, void* data, std::int64_t count, 
 OptimizerShards::OptimizerShards(const Replica& replica) : engine_(replica.engine()) {
   if (!are_cut() && engine_->group->size() > 1) {
     throw InvalidArgument(
-        "ShardedOptimizer: its DistributedDataParallel has no shards; make it with {.shard = "
-        "lockstep::Shard::optimizer}, or use torch's optimizer itself");
+        "ShardedOptimizer: the DistributedDataParallel that it was given has no shards; make that object with {.shard "
+        "= lockstep::Shard::optimizer}, or use torch's optimizer itself");
   }
   const auto& parameters = engine_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -166,7 +166,7 @@ double OptimizerShards::clip(Groups& groups, double max_norm) const {
 void OptimizerShards::refuse_file(const char* call) {
   throw InvalidArgument(
       fmt::format("ShardedOptimizer: {}() was called, but each rank has only its shard of the state, so a file would "
-                  "lack the others'; save with lockstep::libtorch::Snapshots, which has all shards",
+                  "lack the shards of the other ranks; save with lockstep::libtorch::Snapshots, which has all shards",
                   call));
 }
 

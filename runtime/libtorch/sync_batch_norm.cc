@@ -312,15 +312,15 @@ std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& no
 void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
   if (replacement_of(module, group)) {
     throw InvalidArgument(
-        "convert_sync_batch_norm: the module is a batch norm itself, which can't become another one in its place; "
-        "make it a lockstep::libtorch::SyncBatchNorm, or put it into a torch::nn::Sequential");
+        "convert_sync_batch_norm: the module is a batch norm itself, and this function can only replace norms inside "
+        "of a module; make the norm a lockstep::libtorch::SyncBatchNorm, or put it into a torch::nn::Sequential");
   }
   std::vector<Exchange> exchanges;
   std::vector<std::string> members;
   find_exchanges(module, group, "", exchanges, members);
   if (!members.empty()) {
     throw InvalidArgument(
-        fmt::format("convert_sync_batch_norm: {} can't be exchanged, since only norms in a torch::nn::Sequential can; "
+        fmt::format("convert_sync_batch_norm: {} can't be replaced, since only norms in a torch::nn::Sequential can; "
                     "declare these members as lockstep::libtorch::SyncBatchNorm",
                     fmt::join(members, ", ")));
   }

@@ -49,8 +49,8 @@ DType file_dtype(std::string_view operation, std::string_view name, const at::Te
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() || !tensor.has_storage()) {
     const std::string kind = tensor.defined() ? c10::str(tensor.layout(), " on ", tensor.device()) : "undefined";
     throw InvalidArgument(
-        fmt::format("{}: '{}' is {}, and a file holds dense elements in memory; give a defined, dense tensor with "
-                    "memory, or leave it out",
+        fmt::format("{}: '{}' is {}, but a file can hold only dense tensors that have memory; give a defined, dense "
+                    "tensor with memory, or leave this tensor out",
                     operation, name, kind));
   }
   if (tensor.scalar_type() == at::kBool) return DType::u8;

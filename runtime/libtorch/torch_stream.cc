@@ -58,8 +58,8 @@ StreamView current_stream(DeviceId device) {
   StreamView stream{device, nullptr};
   if (device.kind == DeviceKind::cpu) return stream;
   if (const std::int32_t error = get_current_stream()(device.index, &stream.handle); error != 0) {
-    throw DeviceError(fmt::format("{} of {} failed with {}; look at what LibTorch has written above", kGetCurrentStream,
-                                  device.str(), error));
+    throw DeviceError(fmt::format("{} of {} failed with {}; look at the error that LibTorch has written above",
+                                  kGetCurrentStream, device.str(), error));
   }
   return stream;
 }

@@ -164,9 +164,10 @@ void TrainedModule::refuse_wrapped_twice() const {
     for (const auto& hook : accumulator->post_hooks()) {
       const auto* other = dynamic_cast<const Hook*>(hook.get());
       if (other == nullptr || other->calls.expired()) continue;
-      throw InvalidArgument(fmt::format(
-          "DistributedDataParallel: '{}' is trained by another DistributedDataParallel already; destroy that one first",
-          parameter.name));
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' is trained by another DistributedDataParallel already; destroy "
+                      "that DistributedDataParallel first",
+                      parameter.name));
     }
   }
 }

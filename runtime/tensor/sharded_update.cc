@@ -15,7 +15,7 @@ Tensor ShardedUpdate::shard_of(const Tensor& parameter, const Tensor& whole) con
 void ShardedUpdate::require_shards(const char* operation) const {
   if (holds_ == Holds::shards) return;
   throw InvalidArgument(fmt::format(
-      "{}: with Shard::optimizer call it once after a synchronised backward, and before zero_grad(); now the "
+      "{}: with Shard::optimizer, call this once after a synchronised backward, and before zero_grad(); now the "
       "gradients' memory has {}",
       operation,
       holds_ == Holds::weights ? "the weights of the optimizer's last step"
@@ -26,7 +26,8 @@ void ShardedUpdate::claim(const void* optimizer) {
   if (optimizer_ != nullptr) {
     throw InvalidArgument(
         "optimizer: another optimizer updates parameters of this DistributedDataParallel, which has Shard::optimizer; "
-        "give one optimizer all parameters, with a ParameterGroup for each setting, or destroy the other one first");
+        "give one optimizer all parameters, with a ParameterGroup for each setting, or destroy the other optimizer "
+        "first");
   }
   optimizer_ = optimizer;
 }

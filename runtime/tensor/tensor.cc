@@ -146,8 +146,8 @@ class Uploaded {
       // The device has failed. The next owner of this memory could not be kept apart from its users.
       new std::shared_ptr<void>(std::move(memory_));
       log_error(
-          "lockstep keeps the memory of a destroyed tensor, since its device has failed: {}; end this process and "
-          "start it again",
+          "lockstep keeps the memory of a destroyed tensor, since the tensor's device has failed: {}; end this process "
+          "and start it again",
           error.what());
     }
   }
@@ -347,7 +347,7 @@ void Tensor::move_to(DeviceId target) const {
   if (target == device()) return;
   if (impl.node)
     throw InvalidArgument(
-        "move_to: an operation made this tensor, so it can't move; move the tensors that it was made from");
+        "move_to: an operation made this tensor, so it can't move; move the operation's inputs before the operation");
   const Tensor moved = to(target);
   impl.storage = moved.impl_->storage;
   impl.offset = 0;
@@ -365,8 +365,8 @@ const Tensor& Tensor::set_requires_grad(bool on) const& {
   }
   if (impl.node)
     throw InvalidArgument(
-        "set_requires_grad: an operation made this tensor, so it can't choose; call set_requires_grad on the tensors "
-        "that it was made from, or take detach()");
+        "set_requires_grad: an operation made this tensor, and only the operation's inputs decide this; call "
+        "set_requires_grad on these inputs, or take detach()");
   impl.requires_grad = on;
   return *this;
 }
@@ -440,7 +440,7 @@ void TensorInternals::set_node(std::shared_ptr<GraphNode> node) const { tensor_.
 
 void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
   if (a.shape() == b.shape()) return;
-  throw InvalidArgument(fmt::format("{}: shapes {} and {} differ, they must be equal; give tensors of one shape",
+  throw InvalidArgument(fmt::format("{}: shapes {} and {} differ, but must be equal; give tensors of one shape",
                                     operation, a.shape().str(), b.shape().str()));
 }
 

@@ -112,7 +112,7 @@ TEST_F(Output, TwoRunsAtOnceDoNotShareAFolder) {
   const auto second = run(plain(1, {"eprint:the second"}, with_files()));
   EXPECT_EQ(second.exit_code, 2);
   expect_text(second.err, {"--log-dir " + folder_.native() + ": another lockstep run (pid " +
-                           std::to_string(first.pid()) + ") writes its files there"});
+                           std::to_string(first.pid()) + ") writes its files to this folder"});
   expect_text(content(folder_ / "job.log"), {"the first"});
   first.send(SIGTERM);
   first.wait();

@@ -115,7 +115,7 @@ TEST(Runs, WithOneBeginningAreToldApart) {
   const std::string id = id_of(one);
   const auto both = run({LOCKSTEP_PROGRAM, "stop", "run-"});  // and whatever else runs here
   EXPECT_EQ(both.exit_code, 1);
-  expect_text(both.err, {"lockstep stop: 'run-' may be run-", " or run-", "give more of the run id that is meant"});
+  expect_text(both.err, {"lockstep stop: 'run-' may mean run-", " or run-", "give more characters of the run id"});
   EXPECT_EQ(run({LOCKSTEP_PROGRAM, "stop", id}).exit_code, 0);
   EXPECT_EQ(one.wait().exit_code, 128 + SIGTERM);
   EXPECT_TRUE(other.running());

@@ -293,7 +293,7 @@ TEST_F(Trace, AReportWaitsForNoPipe) {
 TEST_F(Trace, WhatHasNoneIsSaid) {
   const auto plain_job = run(plain(2, {"print:hello"}, {"--trace", file("run.json")}));
   EXPECT_EQ(plain_job.exit_code, 0) << plain_job.err;
-  expect_text(plain_job.err, {"no trace in " + file("run.json") + ": none of the ranks has called init_process_group"});
+  expect_text(plain_job.err, {"no trace in " + file("run.json") + ": no rank has called init_process_group"});
   EXPECT_FALSE(std::filesystem::exists(file("run.json.ranks")));
   const auto report = run({LOCKSTEP_PROGRAM, "report", file("gone")});
   EXPECT_EQ(report.exit_code, 2);
@@ -302,7 +302,7 @@ TEST_F(Trace, WhatHasNoneIsSaid) {
   std::filesystem::create_directory(file("empty"));
   const auto onto = run(plain(1, {"print:hello"}, {"--trace", file("empty")}));
   EXPECT_EQ(onto.exit_code, 2);
-  expect_text(onto.err, {"--trace " + file("empty") + ": that is a folder; give a file in it"});
+  expect_text(onto.err, {"--trace " + file("empty") + ": that is a folder; give the name of a file in this folder"});
   EXPECT_EQ(onto.out, "");
   const auto none = run({LOCKSTEP_PROGRAM, "trace", file("empty")});
   EXPECT_EQ(none.exit_code, 1);

@@ -312,7 +312,7 @@ TEST(ShardedOptimizer, ASnapshotOfMemoryInAnotherOrderThanAFilesIsRefused) {
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
     ShardedOptimizer<optim::AdamW> optimizer(ddp, optim::AdamWOptions(0.1));
     libtorch::Snapshots snapshots(folder / "run", ddp);
-    expect_text(error_of([&] { snapshots.add("optimizer", optimizer); }), {"'conv.weight' lies in another order"});
+    expect_text(error_of([&] { snapshots.add("optimizer", optimizer); }), {"'conv.weight' lie in another order"});
   });
 }
 
@@ -616,7 +616,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
       nn::Linear spread(4, 4);
       spread->weight.set_data(at::zeros({4, 8}).slice(1, 0, 8, 2));
       expect_text(error_of([&] { DistributedDataParallel ddp(spread, group, options(Shard::optimizer)); }),
-                  {"the elements of 'weight' do not lie together (strides [8, 2])"});
+                  {"the elements of 'weight' do not lie together in memory (strides [8, 2])"});
     }
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
     {
@@ -628,11 +628,11 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     auto optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(ddp, optim::SGDOptions(0.1));
     expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, optim::SGDOptions(0.1)); }),
                 {"another ShardedOptimizer has the shards of this"});
-    expect_text(error_of([&] { optimizer->step(); }), {"no shards of a mean, in step 0"});
+    expect_text(error_of([&] { optimizer->step(); }), {"no shards of averaged gradients, in step 0"});
     ddp(x).square().mean().backward();
     expect_text(error_of([&] { optimizer->clip_grad_norm(0); }), {"max_norm 0 is not above 0"});
     optimizer->step();
-    expect_text(error_of([&] { optimizer->step(); }), {"no shards of a mean, in step 1"});
+    expect_text(error_of([&] { optimizer->step(); }), {"no shards of averaged gradients, in step 1"});
     ::torch::serialize::OutputArchive archive;
     expect_text(error_of([&] { optimizer->save(archive); }), {"save() was called, but each rank has only its shard"});
     optimizer->zero_grad();

@@ -310,7 +310,7 @@ TEST(Snapshots, WhatCannotBeKeptIsRefusedByNameWhenItIsAdded) {
       EXPECT_THAT(text, Not(HasSubstr("Exception raised from"))) << "no backtrace";
     };
     optim::LBFGS lbfgs(ddp.parameters());
-    expect_refused(lbfgs, {"'second'", "LBFGS", "can't be kept", "leave it out"});
+    expect_refused(lbfgs, {"'second'", "LBFGS", "can't be kept", "don't add this optimizer"});
     WithoutSave without(ddp.parameters());
     expect_refused(without, {"'second'", "WithoutSave", "its save() writes nothing", "override save() and load()"});
     WithAHole hole(ddp.parameters(), optim::SGDOptions(0.1));

@@ -395,7 +395,7 @@ TEST(Misuse, IsNamed) {
     libtorch::DistributedDataParallel ddp(net, group);
     expect_text(outcome_of([&] { ddp.set_weight(-1); }), {"InvalidArgument", "weight -1"});
     expect_text(outcome_of([&] { libtorch::DistributedDataParallel(net, group); }),
-                {"InvalidArgument", "'a.weight' is trained by another", "destroy that one"});
+                {"InvalidArgument", "'a.weight' is trained by another", "destroy that DistributedDataParallel"});
     net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
     expect_text(outcome_of([&] { ddp(rows(0, 1)); }),
                 {"InvalidArgument", "'b.weight' was added", "wrap the module again"});

@@ -118,11 +118,11 @@ TEST_F(LaunchedHosts, LeaveTheTimelineOfWhatHasComeAtASignal) {
   std::vector<Result> results;
   for (Process& launcher : launchers) results.push_back(launcher.wait());
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << "the job's own: " << result.err;
-  EXPECT_THAT(
-      results[0].err,
-      AllOf(HasSubstr("--trace was given on host host0 and not on host host2; give it on every"),
-            HasSubstr("SIGTERM: traces are not waited for any more, so the timeline may lack ranks of other hosts\n"),
-            HasSubstr("the timeline of 4 ranks is in "), Not(HasSubstr("did not come"))));
+  EXPECT_THAT(results[0].err,
+              AllOf(HasSubstr("--trace was given on host host0 and not on host host2; give it on every"),
+                    HasSubstr("SIGTERM was received: this launcher waits for traces no longer, so the timeline may "
+                              "lack ranks of other hosts\n"),
+                    HasSubstr("the timeline of 4 ranks is in "), Not(HasSubstr("did not come"))));
   EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in the file that"));
 }
 

@@ -218,8 +218,10 @@ TEST_F(RemoteHosts, OneThatIsLostIsNamedAndTheJobIsToBeStartedAgain) {
   }
   const Result result = launcher.wait();
   EXPECT_EQ(result.exit_code, 75);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("host host2 (node rank 2) is lost, and `lockstep run -H` starts no other"),
-                                Not(HasSubstr("hosts came")), Not(HasSubstr("restart 1 of 3"))));
+  EXPECT_THAT(
+      result.err,
+      AllOf(HasSubstr("host host2 (node rank 2) is lost, and `lockstep run -H` starts no launcher on another host"),
+            Not(HasSubstr("hosts came")), Not(HasSubstr("restart 1 of 3"))));
 }
 
 // `lockstep doctor` on hosts of `names`.

@@ -129,9 +129,10 @@ TEST_F(RestartedHosts, WhoseCableIsOutLeaveTheJobToTheOthersAndComeBackWithIt) {
   hosts_->cut(2);
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
   EXPECT_THAT(launchers[0].err(), HasSubstr("host host2 (node rank "));
-  ASSERT_TRUE(launchers[2].await_output("joining the job again, if its store at " + kEndpoint + " answers"));
+  ASSERT_TRUE(launchers[2].await_output("joining the job again, if the job's store at " + kEndpoint + " answers"));
   hosts_->mend(2);
-  ASSERT_TRUE(launchers[0].await_output("a host has come: the ranks stop after a step, and start again with it"));
+  ASSERT_TRUE(
+      launchers[0].await_output("a new host has joined: the ranks stop after a step, and start again with this host"));
   for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
   ASSERT_TRUE(await_steps(launchers[0]));
   expect_stop(launchers[0], {&launchers[1], &launchers[2]});
@@ -471,7 +472,7 @@ TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
   const Result sick = launchers[2].wait();
   EXPECT_EQ(sick.exit_code, kExitRequeue);
   EXPECT_THAT(sick.err,
-              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
+              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank starts on this host"));
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
   EXPECT_THAT(launchers[0].err(), HasSubstr("host host2: --health-check `"));
   ASSERT_TRUE(await_steps(launchers[0]));

@@ -221,7 +221,7 @@ class SoakHosts : public testing::LaunchedHosts {
   void cut_cable(int host) {
     hosts_->cut(host);
     ASSERT_TRUE(is_left_by(host));
-    ASSERT_TRUE(launchers_[static_cast<std::size_t>(host)].await_output("joining the job again, if its store at ",
+    ASSERT_TRUE(launchers_[static_cast<std::size_t>(host)].await_output("joining the job again, if the job's store at ",
                                                                         ++rejoins_[host]));
     hosts_->mend(host);
     ASSERT_TRUE(await_start(kRanks));

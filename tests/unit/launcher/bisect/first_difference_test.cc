@@ -140,7 +140,8 @@ TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
                                      R"("micro_batches": 2, "global_batch": 6, "parameters": ["first", "other"]})"
                                      "\n");
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }),
-              HasSubstr("parameter 1 is other, but middle in an earlier file, so the two are of other models"));
+              HasSubstr("parameter 1 is other in this file, but middle in an earlier file, so the two files are of "
+                        "different models"));
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ TEST(HostList, RefusesWhatIsNone) {
   for (const auto* bad : {"a:", "a:0", "a:x", "a:1025", "a:-1"}) {
     EXPECT_THAT(error_of([&] { parse_hosts(bad); }), HasSubstr("is not a number of slots")) << bad;
   }
-  EXPECT_THAT(error_of([] { parse_hosts("a,a"); }), HasSubstr("host a comes twice; say its slots once, as in a:2"));
+  EXPECT_THAT(error_of([] { parse_hosts("a,a"); }),
+              HasSubstr("host a is named twice; name the host once, with its slots, as in a:2"));
 }
 
 TEST(HostFile, IsOpenMpis) {
@@ -57,7 +58,7 @@ TEST(FirstSlots, FillTheHostsInOrder) {
   EXPECT_EQ(first_slots(hosts, 4), (Hosts{{"a", 2}, {"b", 2}}));
   EXPECT_EQ(first_slots(hosts, 1), (Hosts{{"a", 1}}));
   EXPECT_THAT(error_of([&] { first_slots(hosts, 7); }), HasSubstr("the hosts have only 6 slots together"));
-  EXPECT_THAT(error_of([] { first_slots({{"a", {}}}, 1); }), HasSubstr("the slots of host a are not said"));
+  EXPECT_THAT(error_of([] { first_slots({{"a", {}}}, 1); }), HasSubstr("host a has none; give a:SLOTS"));
 }
 
 }  // namespace

@@ -105,13 +105,15 @@ TEST(ChooseRun, TakesAPrefixOfOneRun) {
   EXPECT_EQ(choose_run(runs, "run-ab2").pid, 2) << "the whole id, of the host with the lowest node rank";
   EXPECT_EQ(choose_run(runs, "run-ab22").pid, 4);
   const auto several = error_of<Error>([&] { choose_run(runs, "run-a"); });
-  expect_text(several, {"'run-a' may be run-ab1 (pid 1) or run-ab2 (pid 2) or run-ab22 (pid 4)", "give more of"});
+  expect_text(several,
+              {"'run-a' may mean run-ab1 (pid 1) or run-ab2 (pid 2) or run-ab22 (pid 4)", "give more characters of"});
   expect_text(error_of<Error>([&] { choose_run(runs, "x\n"); }), {"no run of this user", "'x '", "lockstep ps"});
   expect_text(error_of<Error>([&] { choose_run({}, "run"); }), {"no run of this user"});
   // Nobody is named: the only one.
   expect_text(error_of<Error>([&] { choose_run({}, ""); }),
               {"no run of this user is on this host; start one with lockstep run, or look on the job's other hosts"});
-  expect_text(error_of<Error>([&] { choose_run(runs, ""); }), {"which run? run-ab1 (pid 1) or ", "; name one"});
+  expect_text(error_of<Error>([&] { choose_run(runs, ""); }),
+              {"several runs are on this host: run-ab1 (pid 1) or ", "; name one of these runs"});
   EXPECT_EQ(choose_run({runs.front()}, "").pid, runs.front().pid);
 }
 

@@ -52,8 +52,9 @@ TEST(Binding, CoresAreDividedWithTheirThreads) {
 }
 
 TEST(Binding, MoreRanksThanCoresAreRefused) {
-  expect_text(error_of([] { bind_ranks(Binding::core, kEight, 5); }),
-              {"--bind core: 5 ranks need a core each, but this command may use 4 cores", "start at most so many"});
+  expect_text(
+      error_of([] { bind_ranks(Binding::core, kEight, 5); }),
+      {"--bind core: 5 ranks need a core each, but this command may use 4 cores", "start at most that many ranks"});
 }
 
 TEST(Binding, NodesAreDividedOrShared) {
