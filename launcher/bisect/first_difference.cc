@@ -68,19 +68,18 @@ std::string meaning(const FirstDifference& difference, const Recorded& recorded)
   const auto differs_wholly = [&](const Apart& apart) { return apart.parameters.size() >= difference.parameters_used; };
   if (std::none_of(difference.micro_batches.begin(), difference.micro_batches.end(), differs_wholly)) {
     const Apart& first = difference.micro_batches.front();
-    if (!first.has_equal_end) return "Some gradients are equal: look at what the others have in common.\n";
+    if (!first.has_equal_end)
+      return "Some gradients are equal: look at what the gradients that differ have in common.\n";
     return fmt::format(
-        "Gradients after '{}' are equal, so the forward was equal, too: look at the backward of what comes after it.\n",
+        "Gradients after '{}' are equal, so the forward was equal, too: look at the backward of the layers after it.\n",
         printable(recorded.parameters[first.parameters.back()]));
   }
   if (static_cast<int>(difference.micro_batches.size()) < difference.micro_batches_compared) {
-    return "Other micro-batches are equal, so that the weights were: these had other rows or random numbers, or a "
-           "forward "
-           "that "
-           "depends on more than its rows.\n";
+    return "Other micro-batches are equal, so the weights were equal: the micro-batches that differ had other rows or "
+           "random numbers, or a forward that depends on more than its rows.\n";
   }
-  return "All micro-batches differ: the weights did before this step (lockstep snapshots diff), or what all forwards "
-         "share.\n";
+  return "All micro-batches differ: the weights differed before this step (see lockstep snapshots diff), or something "
+         "that all forwards share differs.\n";
 }
 
 }  // namespace

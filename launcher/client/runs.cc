@@ -94,10 +94,12 @@ void ask_to_stop(const FoundRun& run) {
   const auto facts = decode_run_facts(answer_to(run, {.what = RunRequest::What::stop}));
   if (!facts)
     throw Error(fmt::format("{} has ended, or answers no more; lockstep ps shows the runs that answer", run.run_id));
-  write_to_stdout(facts->stops > 1
-                      ? fmt::format("{}: asked again: its ranks are killed\n", run.run_id)
-                      : fmt::format("{}: asked to stop; its ranks may take their time, to save. Once more kills them\n",
-                                    run.run_id));
+  write_to_stdout(
+      facts->stops > 1
+          ? fmt::format("{}: asked again to stop: the ranks are killed\n", run.run_id)
+          : fmt::format(
+                "{}: asked to stop; the ranks may take time to save; run lockstep stop again to kill the ranks\n",
+                run.run_id));
 }
 
 int perform(const RunsOptions& options) {

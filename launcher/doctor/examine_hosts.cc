@@ -124,17 +124,17 @@ void add_silence(const TriedHost& host, const TriedHost& first, const std::strin
   if (host.port == 0) {
     const std::string how = host.ending.empty() ? fmt::format("did not answer within {}", limit) : host.ending;
     return add(fmt::format("`{}` {}", host.command, how),
-               "see what it wrote; let the remote shell in without a password, and have this lockstep installed there "
-               "at the same path");
+               "look at what this command wrote; let the remote shell in without a password, and install this lockstep "
+               "on that host at the same path");
   }
   if (host.build != first.build) {
-    add(fmt::format("it has another lockstep than {}: '{}' and '{}'", first.name, host.build, first.build),
-        "install the same build on both");
+    add(fmt::format("this host has another lockstep than {}: '{}' and '{}'", first.name, host.build, first.build),
+        "install the same build on both hosts");
   }
   if (!host.is_done) {
     add(host.ending.empty() ? fmt::format("did not try all others within {}", limit)
                             : "its lockstep " + host.ending + " before it had tried all others",
-        "see what it wrote; try again");
+        "look at what this host's lockstep wrote, and try again");
   }
 }
 

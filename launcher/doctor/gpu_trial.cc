@@ -26,11 +26,11 @@ constexpr const char* kTogether = "GPUs together";
 constexpr std::chrono::seconds kStartAndEnd{10};  // of the processes around the ranks
 constexpr std::size_t kMostWords = 400;
 constexpr const char* kWrongRemedy =
-    "if it is the same GPU when run again, look for Xid errors (dmesg), at nvidia-smi -q -d ECC, and what nccl-tests "
-    "says";
+    "run this again; if the same GPU is wrong again, look for Xid errors (dmesg), look at nvidia-smi -q -d ECC, and "
+    "run nccl-tests";
 constexpr const char* kHangRemedy =
-    "look for Xid errors (dmesg); if it works with NCCL_P2P_DISABLE=1, at nvidia-smi topo -m, PCI access control (ACS) "
-    "and IOMMU; NCCL_DEBUG=INFO says more, and nccl-tests tries pairs";
+    "look for Xid errors (dmesg); if the job works with NCCL_P2P_DISABLE=1, look at nvidia-smi topo -m, PCI access "
+    "control (ACS) and IOMMU; NCCL_DEBUG=INFO says more, and nccl-tests tries pairs";
 
 std::vector<json> said_of(const json& trial, std::string_view what) {
   std::vector<json> result;
@@ -131,7 +131,7 @@ void add_death(const std::vector<json>& deaths, std::size_t world, Findings& fin
     finding.remedy = "report it with the output of 'lockstep doctor --gpus --json'";
   } else if (latest > 1) {
     finding.health = Health::note;
-    finding.remedy = "lockstep promises 1 s: run it again on a machine that is idle, and report it if it stays";
+    finding.remedy = "lockstep promises 1 s: run this again on an idle machine, and report it if it takes longer again";
   }
   findings.push_back(std::move(finding));
 }
@@ -164,7 +164,7 @@ json read_gpu_job(const HelperResult& result) {
     if (said.is_object() && said.contains("what")) job["said"].push_back(std::move(said));
   }
   if (!result.ending) {
-    job["problem"] = "it was killed when its time was over";
+    job["problem"] = "the job was killed when its time was over";
   } else if (!result.ending->ok() && (said_of(job, "death").empty() || result.ending->exit_code() != 128 + SIGKILL)) {
     const std::string& err = result.err;
     job["problem"] = fmt::format("it {}: {}", result.ending->describe(),
@@ -188,8 +188,8 @@ Findings gpu_trial_findings(const json& trial) {
     }
     return findings;
   } catch (const json::exception& error) {
-    return {{kTogether, "lockstep-probe", fmt::format("its answer can't be used: {}", error.what()), Health::problem,
-             "install all of lockstep again: the launcher and lockstep-probe are of one build"}};
+    return {{kTogether, "lockstep-probe", fmt::format("the answer of lockstep-probe can't be used: {}", error.what()),
+             Health::problem, "install all of lockstep again: the launcher and lockstep-probe must be of one build"}};
   }
 }
 

@@ -86,11 +86,12 @@ Finding ports(const HostFolders& folders) {
   int low = 0;
   int high = 0;
   if (!(range >> low >> high))
-    return {kLimits, "free ports are from", "unknown", Health::note, "is /proc mounted, without subset=pid?"};
+    return {kLimits, "free ports are from", "unknown", Health::note,
+            "see whether /proc is mounted, without subset=pid"};
   Finding finding{kLimits, "free ports are from", fmt::format("{} to {}", low, high)};
   if (high - low < 1000) {
     finding.health = Health::note;
-    finding.remedy = "many ranks want many: sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
+    finding.remedy = "many ranks need many ports: run sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
   }
   return finding;
 }

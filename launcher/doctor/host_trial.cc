@@ -61,13 +61,13 @@ Finding try_peer(const Peer& peer, const store::Secret& secret) {
     store.get("bulk", Deadline::after(kTrialLimit));
   } catch (const StoreError& error) {
     fail(error, is_connected ? "small packets get through, and large ones don't: compare the MTU of the interfaces and "
-                               "of what is between (ip link; ping -M do -s 1472)"
+                               "of the network between the hosts (ip link; ping -M do -s 1472)"
                              : "two hosts may have this address, such as that of a bridge of containers: name an "
                                "interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME");
   } catch (const Error& error) {
     fail(error,
-         "let the hosts reach each other there: a firewall has to let LOCKSTEP_PORT_RANGE through; another interface "
-         "is named by NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME");
+         "let the hosts reach each other at this address: let LOCKSTEP_PORT_RANGE through the firewall, or name "
+         "another interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME");
   }
   return finding;
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kBackends = "backends";
 constexpr const char* kPlugins = "plug-ins";
 constexpr const char* kInstallAgain =
-    "install lockstep again, all of it: the launcher, lockstep-probe and liblockstep.so are of one build";
+    "install lockstep again, all of it: the launcher, lockstep-probe and liblockstep.so must be of one build";
 
 // Returns the start of a text of unknown length, in one line.
 std::string excerpt(std::string_view text) {
@@ -48,7 +48,7 @@ void add_backends(const nlohmann::json& probe, Findings& findings) {
     }
   }
   if (most >= 2) return;
-  findings.push_back({kBackends, "any", "none of them serves two ranks on this host", Health::problem,
+  findings.push_back({kBackends, "any", "no backend serves two ranks on this host", Health::problem,
                       most == 1 ? "run one rank, or correct the problems above" : "correct the problems above"});
 }
 
@@ -87,7 +87,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     return without_answer(
         fmt::format("{} gave no answer within {} s and was killed{}", path, static_cast<double>(limit.count()) / 1000,
                     result.err.empty() ? "" : "; it said: " + excerpt(result.err)),
-        "a driver or library hangs; run it by hand: " + path);
+        "a driver or library hangs; run the probe by hand: " + path);
   }
   if (!result.ending->ok()) {
     return without_answer(

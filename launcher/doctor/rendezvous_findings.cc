@@ -70,7 +70,8 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
 Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Identity& identity) {
   const std::string address = plan.address.to_string();
   const auto found = net::look_up(plan.address.host);
-  if (!found.is_known) return problem_of(kWhere, "store", found.problem, "name rank 0's host as this one knows it");
+  if (!found.is_known)
+    return problem_of(kWhere, "store", found.problem, "give rank 0's host by a name or address that this host knows");
   if (identity.rank != 0) return {kWhere, "store", fmt::format("{} is {} here", plan.address.host, found.address)};
   try {
     const auto place = rendezvous::listen_place(plan, identity, found);
@@ -83,7 +84,7 @@ Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Ident
     return {kWhere, "store", fmt::format("{} is an address of this host and free: rank 0 can host it", address)};
   } catch (const Error& error) {
     return {kWhere, "store", error.what(), Health::problem,
-            "MASTER_ADDR is an address of rank 0's host, MASTER_PORT a port that is free there"};
+            "set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a port that is free on that host"};
   }
 }
 

@@ -180,7 +180,7 @@ void WorkerControl::signalled(int signal) {
   agents_.send(StopAsked{.signal = signal, .insists = insists});
   orders_.push_back({.text = fmt::format("{}: {} on all hosts{}", signal_name(signal),
                                          insists ? "killing the ranks" : "passed on to the ranks",
-                                         insists ? "" : "; once more to kill them")});
+                                         insists ? "" : "; send the signal again to kill the ranks")});
   orders_.push_back({.kind = insists ? Order::Kind::kill : Order::Kind::pass_on, .signal = signal});
 }
 

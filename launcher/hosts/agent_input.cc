@@ -91,8 +91,8 @@ void AgentInput::follow(std::chrono::nanoseconds stop_timeout) {
     if (line.starts_with(kSignalLine)) kill(getpid(), std::atoi(line.c_str() + kSignalLine.size()));
     if (!line.empty()) continue;
     print_error(
-        "lockstep agent: the `lockstep run` that started this one has gone, or the connection with it; ending the "
-        "ranks");
+        "lockstep agent: the `lockstep run` that started this agent has ended, or the connection to it was lost; "
+        "ending the ranks");
     kill(getpid(), SIGTERM);
     if (wait(false, Deadline::after(stop_timeout).poll_timeout_ms())) kill(getpid(), SIGTERM);
     wait(false, -1);

@@ -131,8 +131,9 @@ JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
   draft.hosts = with_first_ranks(std::move(draft.hosts));
   if (draft.exit_code == 0 && world_size(draft.hosts) > membership::kMaxWorldSize) {
     draft.exit_code = kExitUsage;
-    draft.problems.push_back(fmt::format("the hosts have {} ranks together; a job has at most {}",
-                                         world_size(draft.hosts), membership::kMaxWorldSize));
+    draft.problems.push_back(
+        fmt::format("the hosts have {} ranks together, but a job may have at most {}: start fewer ranks",
+                    world_size(draft.hosts), membership::kMaxWorldSize));
   }
   if (draft.exit_code != 0) draft.hosts.clear();
   return draft;
@@ -148,7 +149,7 @@ JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::str
   for (const HostFacts& host : facts) came.push_back("host " + (lost.empty() ? name_of(host) : host.name));
   JobPlan plan{.exit_code = kExitInternal};
   plan.problems.push_back(fmt::format(
-      "{} of {} came, {}: {}; missing: {}; start `lockstep run` there with the same --rdzv-endpoint, "
+      "{} of {} came, {}: {}; missing: {}; start `lockstep run` on the missing hosts with the same --rdzv-endpoint, "
       "--rdzv-id and secret, correct --nnodes, or give --rdzv-timeout if they start later",
       facts.size(), count_of(nodes, "host"), waited, fmt::join(came, ", "),
       lost.empty() ? fmt::format("node rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")) : lost));

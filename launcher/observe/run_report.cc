@@ -196,7 +196,7 @@ std::vector<std::string> missing_traces(const RunTraces& traces) {
   for (const auto& [number, ranks] : missing) {
     if (ranks.empty()) continue;
     lines.push_back(
-        fmt::format("start {}: no trace of rank {} is here: it is on another host, never began, or found no "
+        fmt::format("start {}: no trace of rank {} is here: the rank was on another host, never began, or found no "
                     "room in the folder",
                     number, fmt::join(ranks, ", ")));
   }

@@ -28,8 +28,8 @@ std::string LogFile::write(std::string_view bytes) {
   gap_ += bytes.size() - written;
   if (!was_whole) return {};
   return fmt::format(
-      "{} can't be written: {}; what the rank prints is lost until it can, and this command's exit code "
-      "will not be 0",
+      "{} can't be written: {}; what the rank prints is lost until the file can be written, and this command's exit "
+      "code will not be 0",
       path_, errno_text(error));
 }
 

@@ -50,7 +50,7 @@ Gpus find_gpus(const std::string& proc_folder, const std::string& dev_folder, co
   int present = count_entries(proc_folder, any_name);
   if (present == 0) present = count_entries(dev_folder, is_gpu_node);
   if (present == 0) {
-    return {0, fmt::format("no NVIDIA driver shows one (nothing in {}, no {}/nvidia0)", proc_folder, dev_folder)};
+    return {0, fmt::format("no NVIDIA driver shows a GPU (nothing in {}, no {}/nvidia0)", proc_folder, dev_folder)};
   }
   // CUDA reads a set but empty variable as no GPUs; Environment::get treats it as unset.
   const auto found = environment.variables().find("CUDA_VISIBLE_DEVICES");
@@ -90,7 +90,7 @@ std::string describe_crowd(const CoreDemand& demand) {
                                  ? fmt::format("{} {}{} has a core for each", is_multi_host ? "--nproc-per-node" : "-n",
                                                cores, each > 1 ? " with OMP_NUM_THREADS=1" : "")
                                  : fmt::format("OMP_NUM_THREADS={} is enough", cores / ranks);
-  return fmt::format("{} x {} on {}: they take turns, so steps take longer{}; {}", count_of(ranks, "rank"),
+  return fmt::format("{} x {} on {}: the threads take turns, so steps take longer{}; {}", count_of(ranks, "rank"),
                      count_of(each, "thread"), count_of(cores, "core"),
                      is_multi_host ? ", and ranks of this host may be named as slow"
                                    : " and no rank is named as slow while the job runs",

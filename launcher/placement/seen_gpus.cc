@@ -36,8 +36,8 @@ SeenGpus ask_gpus() {
 SeenGpus read_gpus(const std::string& path, const HelperResult& result) {
   if (!result.ending)
     return {{},
-            fmt::format("{} gave no answer within {} s: a driver hangs, or wakes up its GPUs each time, from which "
-                        "nvidia-persistenced keeps it",
+            fmt::format("{} gave no answer within {} s: a driver hangs, or wakes up its GPUs for each question; see "
+                        "whether nvidia-smi answers, and run nvidia-persistenced",
                         path, kLimit.count())};
   if (!result.ending->ok()) return {{}, fmt::format("{} {}", path, result.ending->describe())};
   SeenGpus seen;

@@ -34,8 +34,7 @@ std::vector<std::string> variables_that_win(const Environment& environment) {
     if (!set || *set == wanted || !is_left_to_user(name)) continue;
     lines.push_back(
         fmt::format("--oversubscribe-gpu: {}='{}' is set and wins over '{}', with which ranks on one GPU are known to "
-                    "work; unset it "
-                    "unless you want it",
+                    "work; unset the variable unless you want its value",
                     name, *set, wanted));
   }
   return lines;

@@ -37,28 +37,33 @@ std::string ExitStatus::describe_as_consequence() const {
 
 std::string ExitStatus::hint() const {
   if (program != 0 && !ok()) {
-    return "a shell returns the code of the last command of a pipe; 'set -o pipefail' of bash returns the program's";
+    return "a shell returns the code of the last command of a pipe; with 'set -o pipefail', bash returns the program's "
+           "code";
   }
   if (!by_signal) {
-    if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";
+    if (value == kExitPeerLost)
+      return "code 75 says that this rank lost another rank; this rank's own line above says which rank, and why";
     if (value == 127) {
-      return "127 is what a shell says for a command that was not found, and the dynamic loader for a library: its own "
-             "line above names it, and ldd lists a program's";
+      return "a shell ends with code 127 if it did not find a command, and the dynamic loader if it did not find a "
+             "library: the line above names which, and ldd lists a program's libraries";
     }
-    if (value == 126) return "126 is what a shell says for a command that can't be executed";
+    if (value == 126)
+      return "a shell ends with code 126 if a command can't be executed: see whether the file is executable";
     return {};
   }
   switch (value) {
-    case SIGXCPU: return "its CPU time is used up (ulimit -t)";
+    case SIGXCPU: return "the rank has used up its CPU time: raise the limit (ulimit -t)";
     case SIGKILL:
       if (cpu_limit > 0) {
-        return fmt::format("if nobody killed it, it had computed for the {} s that it may (ulimit -t)", cpu_limit);
+        return fmt::format(
+            "if nobody killed the rank, it has used up its {} s of CPU time: raise the limit (ulimit -t)", cpu_limit);
       }
       return "if nobody killed it, the kernel may have been out of memory: dmesg | grep -i 'killed process'";
     case SIGSEGV:
     case SIGBUS:
     case SIGILL:
-    case SIGFPE: return "run one rank of the program under gdb, or build it with -fsanitize=address, to see where";
+    case SIGFPE:
+      return "run one rank of the program under gdb, or build it with -fsanitize=address, to see where it fails";
     default: return {};
   }
 }

@@ -39,7 +39,7 @@ FoundProgram explain(const std::string& path, Found verdict, int error) {
                           path, path)};
     case Found::absent: break;
   }
-  return {{}, kExitNotFound, fmt::format("program '{}' was not found: {}", path, errno_text(error))};
+  return {{}, kExitNotFound, fmt::format("program '{}' was not found: {}; correct its path", path, errno_text(error))};
 }
 
 }  // namespace
@@ -69,9 +69,9 @@ FoundProgram find_program(const std::string& name, const Environment& environmen
   const bool is_here = access(name.c_str(), F_OK) == 0;
   return {{},
           kExitNotFound,
-          fmt::format(
-              "program '{}' was not found in PATH{}", name,
-              is_here ? fmt::format("; the one in this folder is ./{}", name) : "; give its path, such as ./" + name)};
+          fmt::format("program '{}' was not found in PATH{}", name,
+                      is_here ? fmt::format("; to start the file in this folder, give ./{}", name)
+                              : "; give its path, such as ./" + name)};
 }
 
 }  // namespace lockstep::launcher

@@ -355,9 +355,9 @@ void Job::reap_others() {
   children_changed_ = !tree_.reap_others(ranks_, guardian_died);
   if (!guardian_died) return;
   console_.message(tree_.replace_guardian(ranks_)
-                       ? "the guardian process was killed; another one has its place"
+                       ? "the guardian process was killed, and a new one was started"
                        : "the guardian process was killed and is not replaced: if this launcher is killed too, "
-                         "programs that wrapper scripts started may be left");
+                         "programs that wrapper scripts started may continue: in this case end them by hand");
 }
 
 void Job::look_at_ranks() {
@@ -386,9 +386,9 @@ bool Job::finished() {
   if (left.empty()) return true;
   if (ending_.is_killing()) return ending_.has_given_up();
   if (!ending_.is_under_way()) {
-    console_.message(fmt::format("the ranks have ended and left {}; the first is {} (pid {}); ending what is left",
-                                 count_of(static_cast<int>(left.size()), "process", "es"), left.front().name,
-                                 left.front().pid));
+    console_.message(
+        fmt::format("the ranks have ended and left {}; the first is {} (pid {}); this launcher ends what is left",
+                    count_of(static_cast<int>(left.size()), "process", "es"), left.front().name, left.front().pid));
     ending_.begin(RankEnding::Why::left_over);
   }
   return false;

@@ -80,8 +80,8 @@ std::string remedy(const SystemError& error) {
                          net::open_files_limit().hard);
     case ENFILE: return "; that is the host's limit, fs.file-max: raise it, or start fewer ranks";
     case EAGAIN:
-      return "; this user or container may have no more processes (ulimit -u, --pids-limit): raise it, or start fewer "
-             "ranks";
+      return "; this user or container may have no more processes (ulimit -u, --pids-limit): raise that limit, or "
+             "start fewer ranks";
     default: return {};
   }
 }

@@ -108,10 +108,9 @@ void FailureArbiter::stood_still(std::chrono::nanoseconds time) {
 bool FailureArbiter::blame_standstill() {
   if (!still_until_ || still_until_->expired() || is_given() || stop_.signal() != 0) return false;
   still_until_.reset();
-  blame(0,
-        fmt::format("stood still for {:.1f} s (its launcher was stopped, or got no core), and the others took it for "
-                    "lost",
-                    std::chrono::duration<double>(stood_still_).count()));
+  blame(0, fmt::format("stood still for {:.1f} s (its launcher was stopped, or got no core), and the other hosts took "
+                       "this host for lost",
+                       std::chrono::duration<double>(stood_still_).count()));
   return true;
 }
 
@@ -122,7 +121,8 @@ void FailureArbiter::signalled(int signal) {
     case StopRequest::Step::pass_on:
       judge_at_.reset();
       stop_late_at_ = Deadline::after(options_.stop_timeout / 10 * 9);  // before they end by the signal
-      say(fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+      say(fmt::format("{}: passed on to {}; send the signal again to kill the ranks", signal_name(signal),
+                      count_of(running(), "rank")));
       orders_.push_back({.kind = Order::Kind::pass_on, .signal = signal});
       return;
     case StopRequest::Step::kill:
@@ -167,8 +167,9 @@ void FailureArbiter::say_who_has_not_stopped() {
   const auto text = describe_unstopped(unstopped, world_size(options_.hosts), options_.members());
   if (text.empty()) return;
   const double limit = std::chrono::duration<double>(options_.stop_timeout).count();
-  say(fmt::format("{:.1f} s after {} no step has ended for all to stop, and after {:.1f} s they end by it: {}",
-                  0.9 * limit, signal_name(stop_.signal()), limit, text));
+  say(fmt::format(
+      "{:.1f} s after {} no step has ended for all to stop, and after {:.1f} s the ranks end by the signal: {}",
+      0.9 * limit, signal_name(stop_.signal()), limit, text));
 }
 
 void FailureArbiter::check_timers() {

@@ -91,7 +91,7 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
     report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
   }
   if (!root_cause.circle().empty()) {
-    report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",
+    report.details.push_back(fmt::format("  {} accuse each other: each may have failed first; look at their own output",
                                          rendezvous::describe_ranks(root_cause.circle())));
   }
   auto alike = root_cause.same_error();

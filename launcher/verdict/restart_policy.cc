@@ -64,10 +64,10 @@ void RestartPolicy::count_culprit(const StartEnd& end, bool is_further) {
 
 RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {
   if (end.reports_steps) {
-    return refuse(end, "it failed before it had finished a step; correct the error, and run the same command");
+    return refuse(end, "the job failed before it had finished a step; correct the error, and run the same command");
   }
-  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program that reports none (such as a "
-                                 "Python script) is started again if it ran for {} s",
+  return refuse(end, fmt::format("the job ran for {:.1f} s and reported no step; a program that reports no steps (such "
+                                 "as a Python script) is started again only if it ran for {} s",
                                  std::chrono::duration<double>(end.ran).count(), kLongEnough.count()));
 }
 

@@ -25,8 +25,8 @@ int stop_signal_of(pid_t pid) {
 
 std::string_view remedy_of(int signal) {
   if (signal == SIGTTIN)
-    return "; it read from the terminal, which is for no rank: give it its input by a pipe or file";
-  if (signal == SIGTTOU) return "; it wrote to the terminal itself: let it write to its stdout or stderr";
+    return "; the process read from the terminal, which no rank may do: give its input through a pipe or a file";
+  if (signal == SIGTTOU) return "; the process wrote to the terminal itself: let it write to its stdout or stderr";
   return "";
 }
 

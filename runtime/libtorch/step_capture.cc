@@ -72,7 +72,7 @@ std::string StepCapture::why_eager(const std::vector<at::Tensor>& inputs, const 
     return fmt::format("the SyncBatchNorm '{}' takes the statistics of all ranks' rows", *norm);
   }
   if (graph_ == nullptr || kind == captured_kind_) return {};
-  return fmt::format("the inputs are {}, and captured is {}", kind, captured_kind_);
+  return fmt::format("the inputs are {}, but the step was captured with {}", kind, captured_kind_);
 }
 
 at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of) {

@@ -30,7 +30,7 @@ std::string last_line(const Result& result) {
 
 std::string first_line_of_launcher(const Result& result) {
   for (const auto& line : lines_of(result.err)) {
-    if (line.starts_with("lockstep run: ") && !contains(line, ": they take turns, ")) return line;
+    if (line.starts_with("lockstep run: ") && !contains(line, ": the threads take turns, ")) return line;
   }
   return {};
 }

@@ -22,7 +22,7 @@ using testing::run;
 
 std::string first_word_of_launcher(const Result& result) {
   for (const auto& line : lines_of(result.err)) {
-    if (line.starts_with("lockstep run: ") && !contains(line, ": they take turns, ")) return line;
+    if (line.starts_with("lockstep run: ") && !contains(line, ": the threads take turns, ")) return line;
   }
   return {};
 }

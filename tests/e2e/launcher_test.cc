@@ -179,7 +179,7 @@ TEST(Launcher, SaysOnceThatRanksAndThreadsOutnumberTheCores) {
   };
   const auto many = lines("1000");
   ASSERT_EQ(many.size(), 1u);
-  expect_text(many[0], {"lockstep run: 2 ranks x 1000 threads on ", ": they take turns, so steps take longer"});
+  expect_text(many[0], {"lockstep run: 2 ranks x 1000 threads on ", ": the threads take turns, so steps take longer"});
   EXPECT_FALSE(contains(run(plain(1, {"print:x"}), {{"OMP_NUM_THREADS", "1"}}).err, "take turns"));
 }
 

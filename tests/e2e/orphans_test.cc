@@ -175,7 +175,7 @@ TEST(Orphans, NoneWhenTheGuardianIsKilledBeforeTheLauncher) {
   const pid_t first = guardian();
   ASSERT_GT(first, 0);
   kill(first, SIGKILL);
-  ASSERT_TRUE(launcher.await_output("the guardian process was killed; another one has its place"));
+  ASSERT_TRUE(launcher.await_output("the guardian process was killed, and a new one was started"));
   EXPECT_NE(guardian(), first);
   launcher.send(SIGKILL);
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
@@ -186,7 +186,7 @@ TEST(Orphans, TheGuardiansDeathIsSaidAndTheJobGoesOn) {
   ASSERT_TRUE(launcher.await_output("ready", 2));
   for (int death = 1; death <= 3; ++death) {
     kill(guardian(), SIGKILL);
-    ASSERT_TRUE(launcher.await_output("another one has its place", death));
+    ASSERT_TRUE(launcher.await_output("a new one was started", death));
   }
   kill(guardian(), SIGKILL);
   ASSERT_TRUE(launcher.await_output("is not replaced"));

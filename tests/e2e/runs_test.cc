@@ -94,7 +94,8 @@ TEST(Runs, AreStoppedAndTheSecondTimeKilled) {
   const std::string id = id_of(launcher);
   const auto first = run({LOCKSTEP_PROGRAM, "stop", id});
   EXPECT_EQ(first.exit_code, 0) << first.err;
-  EXPECT_EQ(first.out, id + ": asked to stop; its ranks may take their time, to save. Once more kills them\n");
+  EXPECT_EQ(first.out,
+            id + ": asked to stop; the ranks may take time to save; run lockstep stop again to kill the ranks\n");
   ASSERT_TRUE(launcher.await_output("caught 15", 2));
   EXPECT_TRUE(launcher.running());
   // What comes within a moment is still the first request.

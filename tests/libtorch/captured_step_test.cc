@@ -176,8 +176,8 @@ TEST(CapturedStep, OtherInputsRunEagerlyAndAreLoggedOnce) {
         EXPECT_EQ(seen.was_replayed, (std::vector<bool>{false, false, false, true, true, false, true, true, false}));
       },
       {2});
-  EXPECT_EQ(warnings.count("the inputs are training, float32 [3, 4] on cpu, float32 [3, 3] on cpu, and captured is "
-                           "training, float32 [4, 4] on cpu, float32 [4, 3] on cpu"),
+  EXPECT_EQ(warnings.count("the inputs are training, float32 [3, 4] on cpu, float32 [3, 3] on cpu, but the step was "
+                           "captured with training, float32 [4, 4] on cpu, float32 [4, 3] on cpu"),
             1);
   EXPECT_EQ(warnings.count("the inputs are training, float32 [0, 4] on cpu"), 1);
   EXPECT_EQ(warnings.count("runs eagerly"), 2);

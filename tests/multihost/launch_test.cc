@@ -509,8 +509,9 @@ TEST_F(LaunchedHosts, TheStoresLauncherThatStoodStillEndsOnceItGoesOn) {
   launchers[0].send(SIGCONT);
   const Result result = launchers[0].wait();
   EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep run: host host0 (node rank 0) stood still for "),
-                                HasSubstr("and the others took it for lost"), Not(HasSubstr(" failed first: "))));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("lockstep run: host host0 (node rank 0) stood still for "),
+                    HasSubstr("and the other hosts took this host for lost"), Not(HasSubstr(" failed first: "))));
   EXPECT_TRUE(live_ranks().empty());
 }
 

@@ -151,7 +151,7 @@ TEST(DataDivergence, OfSeedLengthOrBatchNamesWhatAndWho) {
   expect_text(
       text_of(10, 7, 4),
       {"DistributedDataParallel: the ranks read different data in step 0: seed: ranks 0 and 2 have 1; rank 1 has "
-       "7. Give every rank's sampler the same numbers"});
+       "7. Give the samplers of all ranks the same numbers"});
   expect_text(text_of(11, 1, 4), {"in step 0: length: ranks 0 and 2 have 10; rank 1 has 11. Give"});
   expect_text(text_of(11, 2, 4),
               {"length: ranks 0 and 2 have 10; rank 1 has 11; seed: ranks 0 and 2 have 1; rank 1 has 2"});
@@ -170,7 +170,9 @@ TEST(DataDivergence, OfModelsThatAreJudgedLateIsNotSaidOfTheData) {
     noted.of_all.data = 0;  // the ranks' differ
     first.judge(noted);
   });
-  expect_text(text, {"the ranks averaged the gradients of different models in step 0, since they stepped them in"});
+  expect_text(
+      text,
+      {"the ranks averaged the gradients of different models in step 0, since the ranks stepped their models in"});
 }
 
 TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {

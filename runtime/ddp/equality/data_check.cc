@@ -77,8 +77,8 @@ void DataCheck::judge(const NotedStep& noted) {
   if (const std::string models = difference(all, 0); !models.empty()) {
     comm::throw_disagreement(
         *group_,
-        fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models. By their order of "
-                    "construction in this group, from 1, {}. Step them in the same order on every rank",
+        fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models. Numbered by their "
+                    "order of construction in this group, from 1, {}. Step the models in the same order on every rank",
                     models),
         -1, noted.step);
   }
@@ -86,17 +86,17 @@ void DataCheck::judge(const NotedStep& noted) {
   if (text.empty()) {  // the ranks judge the same model again, but have averaged a step of different models
     comm::throw_disagreement(
         *group_,
-        fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models in step {}, since "
-                    "they stepped them in different orders. Step them in the same order on every rank",
-                    noted.step),
+        fmt::format(
+            "DistributedDataParallel: the ranks averaged the gradients of different models in step {}, since the ranks "
+            "stepped their models in different orders. Step the models in the same order on every rank",
+            noted.step),
         -1, noted.step);
   }
   comm::throw_disagreement(
       *group_,
-      fmt::format(
-          "DistributedDataParallel: the ranks read different data in step {}: {}. Give every rank's sampler the "
-          "same numbers, watch() its loader, and call set_epoch() on all",
-          noted.step, text),
+      fmt::format("DistributedDataParallel: the ranks read different data in step {}: {}. Give the samplers of all "
+                  "ranks the same numbers, and call watch() on the loader and set_epoch() on the sampler on every rank",
+                  noted.step, text),
       -1, noted.step);
 }
 

@@ -112,9 +112,9 @@ ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuf
     count_by_rank.push_back(all[i + 1]);
   }
   if (!outliers(count_by_rank).empty()) {
-    comm::throw_disagreement(
-        group, fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
-                           describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
+    comm::throw_disagreement(group, fmt::format("replica check: {}: the ranks passed different numbers of parameters, "
+                                                "by rank {}; pass the same parameters on all ranks",
+                                                describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
   }
   ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
   if (!comparison.are_equal()) {

@@ -128,7 +128,8 @@ TEST(ReplicaCheck, NamesARankWithFewerParameters) {
     check_replicas(*group, buffers);
   });
   for (const auto& error : errors) {
-    expect_text(text_of(error), {"rank 1 differs from the others: the ranks passed 3, 2, 3 parameters"});
+    expect_text(text_of(error),
+                {"rank 1 differs from the others: the ranks passed different numbers of parameters, by rank 3, 2, 3"});
   }
 }
 

@@ -66,7 +66,7 @@ TEST_F(FirstDifferenceTest, NamesTheShardAndWhoComputedIt) {
   EXPECT_THAT(text, HasSubstr("  micro-batch 1: 3 of 3 gradients, first 'first', last 'last'; rank 0 of 1 ("));
   EXPECT_THAT(text, HasSubstr("/one) against rank 1 of 2 ("));
   EXPECT_THAT(text, HasSubstr("  the sum: 3 of 3 gradients"));
-  EXPECT_THAT(text, HasSubstr("Other micro-batches are equal, so that the weights were"));
+  EXPECT_THAT(text, HasSubstr("Other micro-batches are equal, so the weights were equal"));
   EXPECT_EQ(text.find("micro-batch 0"), text.npos);
 }
 
@@ -95,7 +95,7 @@ TEST_F(FirstDifferenceTest, UnusedParametersSayNothing) {
   };
   const auto one = write("one", 0, 1, micro_batches(R"(["a", "b", "0"])", R"(["c", "d", "0"])"));
   const auto two = write("two", 0, 1, micro_batches(R"(["a", "b", "0"])", R"(["x", "y", "0"])"));
-  EXPECT_THAT(text_of({one, two}), HasSubstr("Other micro-batches are equal, so that the weights were"));
+  EXPECT_THAT(text_of({one, two}), HasSubstr("Other micro-batches are equal, so the weights were equal"));
 }
 
 TEST_F(FirstDifferenceTest, ShardsThatAreNotThereAreNoFaultOfOurs) {

@@ -82,9 +82,10 @@ TEST(TriedHosts, AreNamedIfTheyDidNotAnswerOrEndOrHaveAnotherBuild) {
   other.is_done = false;
   EXPECT_THAT(
       lines({silent, first, other}),
-      ElementsAre(HasSubstr("a: `ssh a lockstep agent` exited with code 255 -> see what it wrote"),
-                  "c: it has another lockstep than b: '0.1.0 y' and '0.2.0 x' -> install the same build on both",
-                  HasSubstr("c: did not try all others within 60 s")));
+      ElementsAre(
+          HasSubstr("a: `ssh a lockstep agent` exited with code 255 -> look at what this command wrote"),
+          "c: this host has another lockstep than b: '0.1.0 y' and '0.2.0 x' -> install the same build on both hosts",
+          HasSubstr("c: did not try all others within 60 s")));
 }
 
 TEST(TriedHosts, ShowTheUserWhatIsNotATrials) {

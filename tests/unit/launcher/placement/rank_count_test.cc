@@ -99,21 +99,24 @@ TEST(Crowd, IsOfMoreThreadsThanCoresAndSaysWhatToDo) {
   EXPECT_EQ(describe_crowd({.ranks = 2, .cores = 2}), "");
   EXPECT_EQ(describe_crowd({.ranks = 3, .cores = 8}), "") << "the ranks share the cores by themselves";
   EXPECT_EQ(describe_crowd({.ranks = 2, .threads = 4, .cores = 8}), "");
-  EXPECT_EQ(describe_crowd({.ranks = 3, .cores = 2}),
-            "3 ranks x 1 thread on 2 cores: they take turns, so steps take longer and no rank is named as slow while "
-            "the job runs; -n 2 has a core for each");
-  EXPECT_EQ(describe_crowd({.ranks = 2, .threads = 4, .cores = 6}),
-            "2 ranks x 4 threads on 6 cores: they take turns, so steps take longer and no rank is named as slow while "
-            "the job runs; OMP_NUM_THREADS=3 is enough");
+  EXPECT_EQ(
+      describe_crowd({.ranks = 3, .cores = 2}),
+      "3 ranks x 1 thread on 2 cores: the threads take turns, so steps take longer and no rank is named as slow while "
+      "the job runs; -n 2 has a core for each");
+  EXPECT_EQ(
+      describe_crowd({.ranks = 2, .threads = 4, .cores = 6}),
+      "2 ranks x 4 threads on 6 cores: the threads take turns, so steps take longer and no rank is named as slow while "
+      "the job runs; OMP_NUM_THREADS=3 is enough");
   EXPECT_NE(describe_crowd({.ranks = 1024, .threads = INT_MAX, .cores = 96}), "");
 }
 
 TEST(Crowd, HasARemedyThatLeavesNoCrowd) {
   EXPECT_TRUE(describe_crowd({.ranks = 3, .threads = 3, .cores = 2})
                   .ends_with("; -n 2 with OMP_NUM_THREADS=1 has a core for each"));
-  EXPECT_TRUE(describe_crowd({.ranks = 3, .cores = 2, .is_multi_host = true})
-                  .ends_with(": they take turns, so steps take longer, and ranks of this host may be named as slow; "
-                             "--nproc-per-node 2 has a core for each"));
+  EXPECT_TRUE(
+      describe_crowd({.ranks = 3, .cores = 2, .is_multi_host = true})
+          .ends_with(": the threads take turns, so steps take longer, and ranks of this host may be named as slow; "
+                     "--nproc-per-node 2 has a core for each"));
 }
 
 TEST(Crowd, OnGpusIsOfRanksAlone) {

@@ -77,11 +77,10 @@ TEST_F(Verdict, OfWhatFollowsAStandstillOfTheFirstHostNamesThatHostAndNoRank) {
   verdict_.heard({.kind = Cause::Kind::failed, .rank = 3, .reporter = 3, .text = "rank 3 failed"});
   verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
   end(3, {.value = 1});
-  EXPECT_THAT(
-      said(),
-      ElementsAre("host a (node rank 0) stood still for 5.2 s (its launcher was stopped, or got no core), and the "
-                  "others took it for lost, T s after the start; ending the other 5 ranks",
-                  "host c (node rank 2) is gone: its launcher (pid 7) has ended"));
+  EXPECT_THAT(said(),
+              ElementsAre("host a (node rank 0) stood still for 5.2 s (its launcher was stopped, or got no core), and "
+                          "the other hosts took this host for lost, T s after the start; ending the other 5 ranks",
+                          "host c (node rank 2) is gone: its launcher (pid 7) has ended"));
   EXPECT_EQ(ends_, 1);
   verdict_.conclude(0);
   expect_lost_host(0, "a");
@@ -140,7 +139,8 @@ TEST(StopVerdict, WhoHoldsTheOthersUpIsNamedBeforeTheyEndByTheSignal) {
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_EQ(
       orders[0].text,
-      "0.0 s after SIGTERM no step has ended for all to stop, and after 0.0 s they end by it: rank 3 (host b, pid "
+      "0.0 s after SIGTERM no step has ended for all to stop, and after 0.0 s the ranks end by the signal: rank 3 "
+      "(host b, pid "
       "103) is in no group of all ranks; rank 2 (host b, pid 102) holds the others up: the last that it started is "
       "collective 7 (all_reduce, step 7); rank 0 has started collective 8 (all_reduce, step 8)");
   EXPECT_FALSE(verdict.due());
@@ -249,7 +249,7 @@ TEST_F(HungVerdict, IsGivenWithoutItsStacksAtASignal) {
 
 TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {
   verdict_.signalled(SIGTERM);
-  EXPECT_THAT(said(), ElementsAre("SIGTERM: passed on to 5 ranks; once more to kill them"));
+  EXPECT_THAT(said(), ElementsAre("SIGTERM: passed on to 5 ranks; send the signal again to kill the ranks"));
   verdict_.signalled(SIGTERM);
   EXPECT_THAT(said(), ElementsAre("second SIGTERM: killing 5 ranks"));
   verdict_.signalled(SIGTERM);

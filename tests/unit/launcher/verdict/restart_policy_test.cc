@@ -84,8 +84,8 @@ TEST(RestartPolicy, AProgramWithoutStepsIsStartedAgainIfItRanHalfAMinute) {
   const auto decision = other.decide(failed_without_steps(29900ms));
   EXPECT_FALSE(decision.pause);
   EXPECT_EQ(decision.text,
-            "not started again: it ran for 29.9 s and reported no step; a program that reports none (such as a "
-            "Python script) is started again if it ran for 30 s");
+            "not started again: the job ran for 29.9 s and reported no step; a program that reports no steps (such as "
+            "a Python script) is started again only if it ran for 30 s");
 }
 
 TEST(RestartPolicy, ThreeStartsWithoutANewStepEndTheJobWithACodeOfItsOwn) {

@@ -64,7 +64,7 @@ TEST(StoppedRanks, TheTextNamesTheProcessAndWhatToDo) {
             "rank 1 (host n1, pid 7): its process train (pid 9) is stopped (SIGSTOP or Ctrl-Z) for 2.1 s, and is "
             "waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT 9' resumes it");
   EXPECT_THAT(describe_stop(rank, 7, {.pid = 7, .name = "sh", .signal = SIGTTIN}, 2s, true),
-              HasSubstr("; it read from the terminal"));
+              HasSubstr("; the process read from the terminal"));
 }
 
 // A child, its child, and so on: each waits for the next, the last for ever. Ends with the object.
