@@ -64,7 +64,7 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
   // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
   if (!net::wait_readable(launcher.fd(), Deadline::after(kAnswerLimit))) {
     throw Error(fmt::format(
-        "{} (pid {}) does not answer; its launcher may be stopped or busy: try again, or look at that process",
+        "{} (pid {}) does not answer; its launcher may be stopped or busy: try again, or see what that process does",
         run.run_id, run.pid));
   }
   bool has_begun = false;

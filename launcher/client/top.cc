@@ -295,8 +295,8 @@ LiveReport ask_for_report(const FoundRun& run) {
   LiveReport report = ask_launcher(run);
   if (report.facts.node_rank != 0) {
     throw Error(
-        fmt::format("{}: its ranks report to the launcher of node rank 0, and this host has node rank {}; run this "
-                    "command on the host of node rank 0",
+        fmt::format("{}: the ranks of this run report to the launcher of node rank 0, and this host has node rank {}; "
+                    "run this command on the host of node rank 0",
                     run.run_id, report.facts.node_rank));
   }
   return report;

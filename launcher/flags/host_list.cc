@@ -104,7 +104,8 @@ std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view pa
     add_item(hosts, words.front(), slots, where);
   }
   if (hosts.empty())
-    throw InvalidArgument(fmt::format("--hostfile {}: it names no host; give each host a line 'HOST slots=N'", path));
+    throw InvalidArgument(
+        fmt::format("--hostfile {}: the file names no host; give each host a line 'HOST slots=N'", path));
   return hosts;
 }
 

@@ -296,7 +296,8 @@ void set_endpoint(const FlagTable& flags, RunOptions& options) {
 // Checks the flags against each other.
 void check_together(const FlagTable& flags, RunOptions& options) {
   if (const std::string wait = flags.text("--rdzv-wait"); !wait.empty() && !options.hosts_may_change()) {
-    refuse("--rdzv-wait {} is only for --nnodes LEAST:MOST; leave it out here, where all hosts are waited for", wait);
+    refuse("--rdzv-wait {} is only for --nnodes LEAST:MOST; leave --rdzv-wait out here, where all hosts are waited for",
+           wait);
   }
   check_hosts(flags, options);
   set_endpoint(flags, options);

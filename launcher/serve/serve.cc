@@ -101,7 +101,8 @@ std::string served_name(const std::string& host, bool has_secret) {
   if (has_secret) return host;
   if (!net::faces_others(net::interfaces_of_this_host(), found.address)) {
     log_warn(
-        "--host: {} is {} on this host, which clients of other hosts can't reach; give an address that they can reach",
+        "--host: {} is {} on this host, an address that clients of other hosts can't reach; give an address that these "
+        "clients can reach",
         host, found.address);
   }
   return {};

@@ -224,8 +224,8 @@ EpochOrder::EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t dige
         fmt::format("sampler: length is {}; it must be at least 0: give the number of samples of the dataset", size));
   if (size == 0)
     log_warn(
-        "sampler: length 0: the dataset has no samples, so every epoch ends at once; look at whether the dataset found "
-        "its files");
+        "sampler: length 0: the dataset has no samples, so every epoch ends at once; see whether the dataset found its "
+        "files");
   lookup_ = of_epoch_(0);
 }
 

@@ -140,12 +140,13 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
   };
   if (group_->internals().last_sequence() != started) {
     refuse(
-        "the hook started a collective in HookedBucket::finish, which ranks reach at different times; start it in the "
-        "hook's own call");
+        "the hook started a collective in HookedBucket::finish, which ranks reach at different times; start the "
+        "collective in the hook's own call");
   }
   if (sum.count != buffer.count || sum.dtype != buffer.dtype) {
     refuse(
-        fmt::format("the hook gave back {} {}, but its bucket has {} {}; give back as many elements of the same dtype",
+        fmt::format("the hook gave back {} {}, but the bucket has {} {}; give back as many elements as the bucket has, "
+                    "of the bucket's dtype",
                     sum.count, name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
   }
   comm::check_buffer(*group_, named(bucket), sum);
@@ -158,7 +159,8 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
   const auto* const own = static_cast<const std::byte*>(buffer.data);
   if (bytes != own && bytes < own + buffer.bytes() && own < bytes + buffer.bytes()) {
     refuse(
-        "the hook gave back memory that overlaps the bucket's; give the bucket's own buffer, or memory apart from it");
+        "the hook gave back memory that overlaps the bucket's; give the bucket's own buffer, or memory that does not "
+        "overlap the bucket's");
   }
   return sum;
 }

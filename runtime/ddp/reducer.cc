@@ -193,9 +193,10 @@ std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter
 int Reducer::Impl::index_of(std::string_view name) const {
   const auto found = index.find(name);
   if (found == index.end()) {
-    throw InvalidArgument(fmt::format(
-        "Reducer: no parameter is named '{}' (step {}); there are {}, from '{}' to '{}': give the name of one of these",
-        name, step(), specs.size(), specs.front().name, specs.back().name));
+    throw InvalidArgument(
+        fmt::format("Reducer: no parameter is named '{}' (step {}); the Reducer has {} parameters, from '{}' to '{}': "
+                    "give the name of one of these",
+                    name, step(), specs.size(), specs.front().name, specs.back().name));
   }
   return found->second;
 }
@@ -382,8 +383,8 @@ std::int64_t Reducer::Impl::total_weight() {
 bool Reducer::Impl::used_anywhere(int parameter) {
   if (!used_map) {
     throw InvalidArgument(
-        "Reducer: used_anywhere was called, but the Reducer doesn't track unused parameters; construct it with "
-        "track_unused");
+        "Reducer: used_anywhere was called, but the Reducer doesn't track unused parameters; construct the Reducer "
+        "with track_unused");
   }
   const std::size_t at = check_index("used_anywhere", parameter);
   const auto divisor = [&] {

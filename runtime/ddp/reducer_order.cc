@@ -22,9 +22,10 @@ std::vector<int> Reducer::Impl::reverse_registration(std::size_t parameters) {
 void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit) {
   rethrow_failure();
   if (begun_once) {
-    throw InvalidArgument(fmt::format(
-        "Reducer: plan_order was called in step {}; call it before the first begin_step, for it moves the gradients",
-        step()));
+    throw InvalidArgument(
+        fmt::format("Reducer: plan_order was called in step {}; call plan_order before the first begin_step, because "
+                    "plan_order moves the gradients",
+                    step()));
   }
   if (group->rank() == 0 && the_unit < 1) {
     throw InvalidArgument(

@@ -26,8 +26,8 @@ Trainer::Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec>
     const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
     if (found == specs_.end()) {
       throw InvalidArgument(
-          fmt::format("DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there "
-                      "are {}, from '{}' to '{}': give one of these in DdpOptions::unused",
+          fmt::format("DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; {} "
+                      "parameters are trained, from '{}' to '{}': give names of these in DdpOptions::unused",
                       name, specs_.size(), specs_.front().name, specs_.back().name));
     }
     is_unused_[static_cast<std::size_t>(found - specs_.begin())] = 1;
@@ -118,7 +118,7 @@ void Trainer::begin(bool is_alone) {
   if (micro_batch_ && !weights_are_told_ && **weight_ != micro_batch_->end - micro_batch_->begin) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, but the micro-batch is "
-                    "rows {} to {} of this rank's; take the rows that loss_of is given, or, if the loss is not a mean "
+                    "rows {} to {} of this rank's batch; use the rows that loss_of is given; if the loss is not a mean "
                     "over rows, call set_weight() in each micro-batch",
                     micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
   }
@@ -153,8 +153,8 @@ void Trainer::begin(bool is_alone) {
 void Trainer::require_used(int parameter) const {
   if (!is_declared_unused(parameter)) return;
   throw InvalidArgument(
-      fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
-                  "DdpOptions::unused",
+      fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take this parameter "
+                  "out of DdpOptions::unused",
                   specs_[static_cast<std::size_t>(parameter)].name, step()));
 }
 
@@ -213,7 +213,7 @@ std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
   if (weight_is_ahead_ && !weight_is_spent_) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: set_weight({}) was called before step {} of {} fixed micro-batches, each "
-                    "of which has its own weight: call it in each loss_of, or not at all",
+                    "of which has its own weight: call set_weight() in each loss_of, or not at all",
                     **weight_, step(), reproducible.micro_batches));
   }
   refuse_live_gradients("at the first fixed micro-batch of a step");

@@ -32,9 +32,9 @@ void CollectiveCall::check(const at::Tensor& tensor) const {
   }
   if (is_at_home(*group_, tensor.device())) return;
   refuse(
-      fmt::format("the tensor is on {}, and the group computes on {}; move it there, "
-                  "tensor.to(lockstep::libtorch::device_of(*group)), or take a group where the tensor is: "
-                  "InitOptions::device, or LOCKSTEP_DEVICE",
+      fmt::format("the tensor is on {}, and the group computes on {}; move the tensor with "
+                  "tensor.to(lockstep::libtorch::device_of(*group)), or take a group on the tensor's device, by "
+                  "InitOptions::device or LOCKSTEP_DEVICE",
                   tensor.device().str(), group_->device().str()));
 }
 

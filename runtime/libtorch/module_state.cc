@@ -76,9 +76,9 @@ void require_on_group_device(const std::string& operation, const ProcessGroup& g
     }
     if (is_at_home(group, tensor.device()) || (!is_parameter && tensor.is_cpu())) continue;
     throw InvalidArgument(
-        fmt::format("{}: '{}' is on {}, and the group computes on {} (backend {}); move the module there, "
-                    "module->to(lockstep::libtorch::device_of(*group)), or take a group where the module is: "
-                    "InitOptions::device, or LOCKSTEP_DEVICE",
+        fmt::format("{}: '{}' is on {}, and the group computes on {} (backend {}); move the module with "
+                    "module->to(lockstep::libtorch::device_of(*group)), or take a group on the module's device, by "
+                    "InitOptions::device or LOCKSTEP_DEVICE",
                     operation, name, tensor.device().str(), group.device().str(), group.backend()));
   }
 }

@@ -393,8 +393,8 @@ class OpaqueItem final : public SnapshotItem {
     check_same(saved.values(), names_of_());
     if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
       throw InvalidArgument(
-          "the optimizer's parameters had other shapes when it was saved, and its bytes fit only those; make the model "
-          "with the sizes that were saved");
+          "the optimizer's parameters had other shapes in the run that saved, and the saved bytes fit only those "
+          "shapes; make the model with the sizes that were saved");
     }
     if (!saved.tensors().contains(kBlob)) throw InvalidArgument(fmt::format("it lacks {}", in_quotes(kBlob)));
   }

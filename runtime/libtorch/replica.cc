@@ -219,10 +219,11 @@ void Replica::record_loss(double loss) { record_loss(at::scalar_tensor(loss, at:
 
 at::Tensor Replica::record_loss(at::Tensor loss) {
   if (!engine_->trainer.has_weight()) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: record_loss was called in step {}, but no forward went through this object since the "
-        "last backward, or it has no weight; call it after ddp(x) and set_weight(), before backward()",
-        engine_->trainer.step()));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: record_loss was called in step {}, but no forward went through this "
+                    "object since the last backward, or that forward has no weight; call record_loss after ddp(x) and "
+                    "set_weight(), before backward()",
+                    engine_->trainer.step()));
   }
   const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
   if (!loss.defined() || loss.numel() != 1 || !dtype || !at::isFloatingType(loss.scalar_type())) {

@@ -48,8 +48,8 @@ void ReplicaEngine::before_forward() {
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: in step {} weights were written after each of the last {} forwards that "
                   "train, and no backward() reached a parameter, so the replicas diverge. Call backward() on the loss "
-                  "instead of torch::autograd::grad; call the module's own forward to average yourself; evaluate in "
-                  "eval() or under NoGradGuard",
+                  "instead of torch::autograd::grad; if you average gradients yourself, call the module's own forward; "
+                  "evaluate in eval() or under NoGradGuard",
                   trainer.step(), writes_without_backward_));
 }
 

@@ -166,7 +166,7 @@ double OptimizerShards::clip(Groups& groups, double max_norm) const {
 void OptimizerShards::refuse_file(const char* call) {
   throw InvalidArgument(
       fmt::format("ShardedOptimizer: {}() was called, but each rank has only its shard of the state, so a file would "
-                  "lack the shards of the other ranks; save with lockstep::libtorch::Snapshots, which has all shards",
+                  "lack the shards of the other ranks; save with lockstep::libtorch::Snapshots, which saves all shards",
                   call));
 }
 

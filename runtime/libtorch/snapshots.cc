@@ -78,7 +78,7 @@ ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& opti
       if (found == of_module.end()) {
         throw InvalidArgument(
             fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} belongs to no module that was "
-                        "added; add its module first",
+                        "added; add the parameter's module before the optimizer",
                         checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
       }
       names.back().push_back(found->second);

@@ -108,7 +108,7 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
   if (weight == 0 && own_count > 0) {
     throw InvalidArgument(
         fmt::format("SyncBatchNorm: this rank's loss has the weight 0, but its {} values per channel change the other "
-                    "ranks' losses; give it 0 rows, or a weight above 0",
+                    "ranks' losses; give this rank 0 rows, or a weight above 0",
                     own_count));
   }
   // 0 * NaN, of a mean over no rows, must not enter a sum.
@@ -129,7 +129,8 @@ variable_list SyncNormBackward::apply(variable_list&& gradients) {
   const at::Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(x);
   if (at::GradMode::is_enabled() && dy.requires_grad()) {
     throw InvalidArgument(
-        "SyncBatchNorm: its gradient can't be differentiated again; call backward() without create_graph");
+        "SyncBatchNorm: the gradient of a SyncBatchNorm can't be differentiated again; call backward() without "
+        "create_graph");
   }
   const auto dims = reduced_dims(x);
   const at::Tensor centred = x - per_channel(mean, x);

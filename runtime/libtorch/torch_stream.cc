@@ -23,8 +23,8 @@ GetCurrentStream get_current_stream() {
   static const auto function = reinterpret_cast<GetCurrentStream>(::dlsym(RTLD_DEFAULT, kGetCurrentStream));
   if (function == nullptr) {
     throw BackendUnavailable(
-        fmt::format("LibTorch {} has no function {}, so its current CUDA stream is not known; install a LibTorch for "
-                    "GPUs, 2.6 or newer",
+        fmt::format("LibTorch {} has no function {}, so lockstep can't find the current CUDA stream; install a "
+                    "LibTorch for GPUs, 2.6 or newer",
                     TORCH_VERSION, kGetCurrentStream));
   }
   return function;

@@ -93,8 +93,9 @@ void expect_name(std::string_view name, bool taken) {
         "module: '{}' can't name a parameter or a layer; give a name that is not empty and has no dot", name));
   }
   if (taken)
-    throw InvalidArgument(
-        fmt::format("module: the name '{}' is taken by another parameter or layer; give each its own name", name));
+    throw InvalidArgument(fmt::format(
+        "module: the name '{}' is taken by another parameter or layer; give each parameter and layer its own name",
+        name));
 }
 
 }  // namespace

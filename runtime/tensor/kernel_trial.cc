@@ -106,10 +106,9 @@ KernelTrial try_kernels(DeviceId device, const Deadline& deadline) {
     on_cpu[i].run();
     const std::string found = arrays.differ_from(wanted, is_coarse ? kCloseTf32 : kClose, Deadline::after(kPatience));
     if (!found.empty()) {
-      throw Error(
-          fmt::format("kernel {} on {} differs from the CPU's in {}; report it with this line and the output of "
-                      "'lockstep doctor'",
-                      calls[i].name, device.str(), found));
+      throw Error(fmt::format(
+          "kernel {} on {} differs from the CPU's in {}; report this line, with the output of 'lockstep doctor'",
+          calls[i].name, device.str(), found));
     }
     ++trial.compared;
   }

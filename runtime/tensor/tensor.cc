@@ -68,9 +68,9 @@ void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, st
     return;
   }
   if (to.kind != DeviceKind::cpu && from.kind != DeviceKind::cpu) {
-    throw InvalidArgument(
-        fmt::format("can't copy a tensor from {} to {}: a process computes on one device; copy it to the host first",
-                    from.str(), to.str()));
+    throw InvalidArgument(fmt::format(
+        "can't copy a tensor from {} to {}: a process computes on one device; copy the tensor to the host first",
+        from.str(), to.str()));
   }
   const std::shared_ptr<void> staged = runtime.allocate_pinned(bytes, device);
   if (from.kind == DeviceKind::cpu) {
@@ -365,8 +365,8 @@ const Tensor& Tensor::set_requires_grad(bool on) const& {
   }
   if (impl.node)
     throw InvalidArgument(
-        "set_requires_grad: an operation made this tensor, and only the operation's inputs decide this; call "
-        "set_requires_grad on these inputs, or take detach()");
+        "set_requires_grad: an operation made this tensor, so whether it has a gradient follows from the operation's "
+        "inputs; call set_requires_grad on these inputs, or take detach()");
   impl.requires_grad = on;
   return *this;
 }
@@ -452,7 +452,7 @@ void expect_dtype(const char* operation, const char* argument, const Tensor& ten
                     operation, argument));
   }
   if (tensor.dtype() == dtype) return;
-  throw InvalidArgument(fmt::format("{}: {} is {}, it must be {}; give a tensor of this dtype{}", operation, argument,
+  throw InvalidArgument(fmt::format("{}: {} is {}, and must be {}; give a tensor of this dtype{}", operation, argument,
                                     tensor.str(), name_of(dtype),
                                     dtype == DType::i64 ? ", made by Tensor::indices or of std::int64_t values" : ""));
 }

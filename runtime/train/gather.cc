@@ -25,8 +25,9 @@ Tensor collected(const char* call, const Tensor& rows, ProcessGroup& group, bool
         call, group.rank(), rows.str()));
   }
   if (rows.device() != group.device()) {
-    throw InvalidArgument(fmt::format("{}: rank {} gave rows on {}, but the group is on {}; move them with to()", call,
-                                      group.rank(), rows.device().str(), group.device().str()));
+    throw InvalidArgument(fmt::format(
+        "{}: rank {} gave rows on {}, but the group is on {}; move the rows to the group's device with to()", call,
+        group.rank(), rows.device().str(), group.device().str()));
   }
   join_compute_stream(group);
   const std::vector<std::int64_t> counts = comm::row_counts(

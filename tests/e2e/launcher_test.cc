@@ -543,7 +543,7 @@ TEST(LauncherUsage, AHostfileMayComeFromAProgramAndAPipeWithoutAWriterNamesNoHos
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
   const auto nobody = run({LOCKSTEP_PROGRAM, "run", "--hostfile", folder / "pipe", "true"});
   EXPECT_EQ(nobody.exit_code, 2);
-  expect_text(nobody.err, {"it names no host"});
+  expect_text(nobody.err, {"the file names no host"});
 }
 
 TEST(LauncherUsage, GpuWithoutAGpuSaysWhy) {

@@ -238,7 +238,7 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   const Result elsewhere = top(1);
   EXPECT_EQ(elsewhere.exit_code, 1);
   EXPECT_THAT(elsewhere.err,
-              HasSubstr("its ranks report to the launcher of node rank 0, and this host has node rank 1"));
+              HasSubstr("the ranks of this run report to the launcher of node rank 0, and this host has node rank 1"));
   const Result everywhere = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "inspect"}));
   EXPECT_EQ(everywhere.exit_code, 0) << everywhere.err;
   for (const int rank : {0, 1, 2, 3}) {

@@ -31,8 +31,8 @@ void check_specs(std::span<const ParameterSpec> specs) {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const ParameterSpec& spec = specs[i];
     if (spec.name.empty()) {
-      throw InvalidArgument(
-          fmt::format("bucket plan: parameter {} of {} has no name; give each its own", i, specs.size()));
+      throw InvalidArgument(fmt::format("bucket plan: parameter {} of {} has no name; give each parameter its own name",
+                                        i, specs.size()));
     }
     if (!names.insert(spec.name).second) {
       throw InvalidArgument(

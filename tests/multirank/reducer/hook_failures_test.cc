@@ -32,8 +32,8 @@ TEST(CommHook, ThatGivesBackSomethingElseIsToldWhatIsWanted) {
                         [own](const GradBucket&) {
                           return HookedBucket{.work = {}, .finish = [own] { return BufferView(std::span(*own)); }};
                         }}),
-            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 64 float32, but its "
-            "bucket has 16 float32; give back as many elements of the same dtype");
+            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 64 float32, but the "
+            "bucket has 16 float32; give back as many elements as the bucket has, of the bucket's dtype");
   EXPECT_EQ(failure_of({"mine",
                         [](const GradBucket&) {
                           return HookedBucket{.work = {},

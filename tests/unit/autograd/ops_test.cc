@@ -64,7 +64,7 @@ TEST(Ops, IndicesOutOfRangeAreNamedWithTheirPlace) {
       [&] {
         cross_entropy(logits, Tensor::of({3}, {0, 1, 0}));
       },
-      {"cross_entropy: targets is float32 [3], it must be int64; give a tensor of this dtype, made by "
+      {"cross_entropy: targets is float32 [3], and must be int64; give a tensor of this dtype, made by "
        "Tensor::indices"});
 }
 
