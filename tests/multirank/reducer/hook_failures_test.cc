@@ -39,8 +39,8 @@ TEST(CommHook, ThatGivesBackSomethingElseIsToldWhatIsWanted) {
                           return HookedBucket{.work = {},
                                               .finish = [] { return BufferView(memory.data(), 16, DType::i32); }};
                         }}),
-            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 16 int32, but its "
-            "bucket has 16 float32; give back as many elements of the same dtype");
+            "InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook gave back 16 int32, but the "
+            "bucket has 16 float32; give back as many elements as the bucket has, of the bucket's dtype");
   expect_text(failure_of({"mine",
                           [](const GradBucket&) {
                             return HookedBucket{.work = {},
