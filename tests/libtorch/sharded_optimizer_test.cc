@@ -638,7 +638,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     optimizer->zero_grad();
     ddp(x).square().mean().backward();
     net.first->weight.set_data(net.first->weight.clone());
-    expect_text(error_of([&] { optimizer->step(); }), {"'first.weight' has other memory"});
+    expect_text(error_of([&] { optimizer->step(); }), {"'first.weight' lies in other memory"});
     both.arrive_and_wait();  // what follows fails the group
     expect_text(error_of<Error>([&] { ddp(x).square().mean().backward(); }),
                 {"still has the gradient of an earlier step at a backward with Shard::optimizer"});
@@ -665,7 +665,7 @@ TEST(ShardedOptimizer, ReplacedMemoryIsSeenByRanksWhoseShardIsEmpty) {
     ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
     ddp(random_tensor({3, 2}, 1)).square().mean().backward();
     net->weight.set_data(net->weight.clone());
-    expect_text(error_of([&] { optimizer.step(); }), {"'weight' has other memory"});
+    expect_text(error_of([&] { optimizer.step(); }), {"'weight' lies in other memory"});
   });
 }
 

@@ -192,7 +192,7 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2, .threads = 0}}).find("threads is 0"),
               std::string::npos);
     EXPECT_NE(refused({.comm_hook = bf16_compress_hook(), .reproducible = {.micro_batches = 2, .global_batch = 2}})
-                  .find("communication hook 'bf16_compress' adds up in an order that depends on the ranks"),
+                  .find("communication hook 'bf16_compress' adds up in an order that depends on the number of ranks"),
               std::string::npos);
     EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2}}, {{"half", DType::bf16, {4}}})
                   .find("would be rounded to 16 bits"),

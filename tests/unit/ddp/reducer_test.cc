@@ -119,7 +119,7 @@ TEST(Reducer, NamesParameterAndStepOfAMistakeAndGoesOn) {
       expect_says([&] { reducer.mark_ready("g"); }, {"'g'", here, "'a' to 'f'"});
       expect_says([&] { reducer.gradient<float>("g"); }, {"'g'", here});
       expect_says([&] { reducer.gradient<double>("b"); }, {"'b' float32 [2, 8]", "float64", here});
-      expect_says([&] { reducer.mark_ready(6); }, {"index 6", here, "there are 6"});
+      expect_says([&] { reducer.mark_ready(6); }, {"index 6", here, "has 6 parameters"});
       expect_says([&] { reducer.gradient<float>(-1); }, {"index -1", here});
       EXPECT_EQ(reducer.finish_step(), 1);
       EXPECT_FLOAT_EQ(first(reducer, 5), 6.0f);

@@ -312,7 +312,7 @@ TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {
     EXPECT_NE(refused({"run", "--rdzv-timeout", bad, "p"}).find("--rdzv-timeout " + bad), std::string::npos);
   }
   EXPECT_NE(refused({"run", "--rdzv-backend=etcd", "p"}).find("static or c10d"), std::string::npos);
-  EXPECT_NE(refused({"run", "--rdzv-conf=read_timeout=3", "p"}).find("'read_timeout=3' is not read here"),
+  EXPECT_NE(refused({"run", "--rdzv-conf=read_timeout=3", "p"}).find("lockstep has no setting 'read_timeout=3'"),
             std::string::npos);
   for (const char* bad : {"x", "-1", "1000001", "1.5"}) {
     EXPECT_NE(refused({"run", std::string("--max-restarts=") + bad, "p"})
