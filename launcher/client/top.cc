@@ -134,7 +134,7 @@ std::vector<std::string> heading(const LiveReport& report) {
   const auto fastest = std::ranges::max_element(report.ranks, {}, &ReportedRank::step);
   const auto others = std::ranges::count_if(report.ranks, is_in_no_group);
   if (others == std::ssize(report.ranks)) {
-    lines.emplace_back("no rank has reported yet, which it does within a second of lockstep's init_process_group");
+    lines.emplace_back("no rank has reported yet; a rank reports within a second of lockstep's init_process_group");
   } else if (fastest->step_s <= 0) {
     lines.push_back(fmt::format("{} of {} ranks are here; no rates before the second step",
                                 std::ssize(report.ranks) - others, facts.world_size));

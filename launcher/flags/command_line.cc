@@ -113,8 +113,8 @@ MakeCommand add_report_flags(FlagTable& flags) {
     const auto& folders = options->folders;
     if (folders.empty() || folders.size() > 6 || std::ranges::count(folders, "") > 0) {
       refuse(
-          "{} folders were given, but lockstep report takes 1 to 6, and compares them if there are several; give it a "
-          "run's --log-dir, or FILE.ranks of its --trace FILE",
+          "{} folders were given, but lockstep report takes 1 to 6 folders, and compares several; give the --log-dir "
+          "of each run, or FILE.ranks of its --trace FILE",
           folders.size());
     }
     return *options;
@@ -203,7 +203,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   add(app, "stop", add_runs_flags<What::stop>);
   const FlagTable& store = add(app, "store", [](FlagTable&) {
     return []() -> Command {
-      refuse("the command lockstep store is incomplete; use lockstep store serve, see its --help");
+      refuse("the command lockstep store is incomplete; use lockstep store serve; see lockstep store serve --help");
     };
   });
   add(store.app(), "serve", add_serve_flags);

@@ -43,9 +43,10 @@ std::string text_of_hostfile(const std::string& path) {
     if (errno != EAGAIN) refuse(errno);
     pollfd one{.fd = fd.get(), .events = POLLIN, .revents = 0};
     if (poll(&one, 1, kSeconds * 1000) > 0) continue;
-    throw InvalidArgument(fmt::format(
-        "--hostfile {}: the program that writes it did not finish within {} s; give a file, or a program that ends",
-        path, kSeconds));
+    throw InvalidArgument(
+        fmt::format("--hostfile {}: the program that writes this file did not finish within {} s; give a file, or a "
+                    "program that ends",
+                    path, kSeconds));
   }
   return text;
 }
@@ -63,8 +64,8 @@ std::vector<HostEntry> named_hosts(const RunOptions& options) {
     hosts = parse_hostfile(text_of_hostfile(options.hostfile), options.hostfile);
   }
   if (hosts.size() > static_cast<std::size_t>(kMaxNodes)) {
-    throw InvalidArgument(
-        fmt::format("-H and --hostfile name {} hosts, but a job has at most {}; name fewer", hosts.size(), kMaxNodes));
+    throw InvalidArgument(fmt::format("-H and --hostfile name {} hosts, but a job has at most {}; name fewer hosts",
+                                      hosts.size(), kMaxNodes));
   }
   return options.ranks ? first_slots(hosts, *options.ranks) : hosts;
 }

@@ -169,8 +169,10 @@ bool is_taken(store::Store& store, const RankMap& hosts, int node_rank, const st
     return give_traces(store, node_rank, folder, files_of(traces),
                        {.deadline = Deadline::after(kGiving), .is_called_off = is_called_off, .look = look});
   } catch (const Error& error) {
-    console.message(fmt::format(
-        "node rank 0 has not taken the traces of this host: {}; this host writes their timeline itself", error.what()));
+    console.message(
+        fmt::format("node rank 0 has not taken the traces of this host: {}; this launcher writes the timeline of this "
+                    "host's ranks to a file on this host",
+                    error.what()));
     return false;
   }
 }

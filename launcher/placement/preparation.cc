@@ -35,7 +35,8 @@ RankGpus gpus_of_ranks(const RunOptions& options, const Environment& environment
   }
   if (seen.gpus.empty() && found.count == 0) {
     throw InvalidArgument(
-        fmt::format("--devices {}: this host has no GPU: {}", fmt::join(options.devices, ","), seen.reason));
+        fmt::format("--devices {}: this host has no GPU: {}; to train on the CPU, leave --devices out",
+                    fmt::join(options.devices, ","), seen.reason));
   }
   // If lockstep is built without CUDA, the driver's files still give the number of GPUs.
   if (seen.gpus.empty()) seen.gpus.resize(static_cast<std::size_t>(found.count));

@@ -281,8 +281,8 @@ void expect_product(const char* name, const Tensor& x, const Tensor& weight) {
   autograd::expect_one_device(name, x, weight);
   if (weight.shape().dims() != 2 || x.shape().dims() == 0 || x.size(-1) != weight.size(0)) {
     throw InvalidArgument(
-        fmt::format("{}: shapes {} and {} do not multiply; the second must be a matrix with as many rows as the last "
-                    "dimension of the first has elements",
+        fmt::format("{}: shapes {} and {} can't be multiplied; give as the second a matrix with as many rows as the "
+                    "last dimension of the first has elements",
                     name, x.shape().str(), weight.shape().str()));
   }
 }

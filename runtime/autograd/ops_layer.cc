@@ -76,8 +76,8 @@ Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads) {
   expect_dtype("causal_self_attention", "qkv", qkv, DType::f32);
   if (qkv.shape().dims() != 3 || heads < 1 || qkv.size(2) % (3 * heads) != 0) {
     throw InvalidArgument(
-        fmt::format("causal_self_attention: qkv has shape {} with {} heads; it must be [batch, time, "
-                    "3 * channels] with channels a multiple of heads",
+        fmt::format("causal_self_attention: qkv has shape {} with {} heads; give a qkv of shape [batch, time, 3 * "
+                    "channels], with channels a multiple of heads",
                     qkv.shape().str(), heads));
   }
   const std::int64_t channels = qkv.size(2) / 3;
@@ -133,7 +133,7 @@ Tensor argmax(const Tensor& x) {
   const std::int64_t columns = x.shape().columns();
   if (x.shape().dims() == 0 || columns == 0) {
     throw InvalidArgument(
-        fmt::format("argmax: x is {}; it must have at least one value in the last dimension; give a tensor of shape "
+        fmt::format("argmax: x is {}, and must have at least one value in the last dimension; give a tensor of shape "
                     "[rows..., classes]",
                     x.str()));
   }

@@ -149,8 +149,8 @@ namespace {
 UniqueFd open_to_read(const std::filesystem::path& path) {
   UniqueFd file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
   if (file) return file;
-  throw InvalidArgument(fmt::format("the dataset '{}' can't be opened: {}; check path and permissions", path.string(),
-                                    errno_text(errno)));
+  throw InvalidArgument(fmt::format("the dataset '{}' can't be opened: {}; check the path and the file's permissions",
+                                    path.string(), errno_text(errno)));
 }
 
 struct stat status_of(const UniqueFd& file, const std::filesystem::path& path) {

@@ -80,8 +80,8 @@ void Permutation::encrypt(std::array<std::uint64_t, N>& positions) const {
 void Permutation::require_within(std::int64_t position) const {
   if (static_cast<std::uint64_t>(position) < length_) return;
   throw InvalidArgument(
-      fmt::format("permutation: position {} was asked for in a permutation of {}; give a position of at least 0 and "
-                  "below its length",
+      fmt::format("permutation: position {} was asked for in a permutation of {} samples; give a position of at least "
+                  "0 and below that number",
                   position, length_));
 }
 

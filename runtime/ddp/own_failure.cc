@@ -92,7 +92,7 @@ void OwnFailure::tell() noexcept {
   } catch (const std::exception& error) {
     log_error(
         "DistributedDataParallel: this rank {}; this rank could not tell the other ranks ({}), which may wait until "
-        "their timeouts: end them now if they still run",
+        "their timeouts: end these ranks now if they still run",
         text_, error.what());
   }
 }

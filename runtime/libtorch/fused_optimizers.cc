@@ -254,8 +254,9 @@ void check_tensors(Base& optimizer) {
       check("parameter", parameter);
       if (!parameter.grad().defined()) continue;  // as most have none when shards are stepped bucket by bucket
       if (elements_share_memory(parameter)) {
-        refuse(fmt::format("elements of a parameter share memory (sizes [{}], strides [{}]), so they can't be updated",
-                           fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")),
+        refuse(fmt::format(
+                   "the elements of this parameter share memory (sizes [{}], strides [{}]), so they can't be updated",
+                   fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")),
                "train its clone(at::MemoryFormat::Contiguous)");
       }
       check("gradient", parameter.grad());

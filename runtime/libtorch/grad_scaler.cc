@@ -157,8 +157,8 @@ at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
   Seen& seen = seen_[&optimizer];
   if (seen.stage == Stage::stepped) {
     throw InvalidArgument(
-        "GradScaler: step() has been called for this optimizer since the last update(); call update() "
-        "after the steps of all optimizers");
+        "GradScaler: step() was already called for this optimizer since the last update(); call update() after the "
+        "steps of all optimizers, and before the next step()");
   }
   auto* const fused = dynamic_cast<FusedOptimizer*>(&optimizer);
   if (fused != nullptr && fused->is_fused() && shards_of(optimizer) == nullptr) {

@@ -83,8 +83,8 @@ std::vector<ParameterSpec> TrainedModule::sort_parameters() {
   }
   if (parameters_.empty()) {
     throw InvalidArgument(
-        "DistributedDataParallel: the module has no parameter that requires a gradient; register one first, or train "
-        "without DistributedDataParallel");
+        "DistributedDataParallel: the module has no parameter that requires a gradient; register such a parameter "
+        "first, or train without DistributedDataParallel");
   }
   refuse_wrapped_twice();
   return specs;

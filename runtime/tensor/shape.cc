@@ -44,9 +44,10 @@ std::int64_t Shape::operator[](std::int64_t dim) const {
   const auto dims = static_cast<std::int64_t>(dims_);
   const std::int64_t index = dim < 0 ? dim + dims : dim;
   if (index < 0 || index >= dims) {
-    throw InvalidArgument(fmt::format(
-        "dimension {} was asked for, but the shape {} has {} dimensions; count them from 0, or from -1 for the last",
-        dim, str(), dims));
+    throw InvalidArgument(
+        fmt::format("dimension {} was asked for, but the shape {} has {} dimensions; count dimensions from 0, or from "
+                    "-1 for the last one",
+                    dim, str(), dims));
   }
   return extents_[static_cast<std::size_t>(index)];
 }

@@ -219,7 +219,8 @@ Tensor Tensor::borrow(const BufferView& memory, const Shape& shape, std::shared_
 Tensor::Impl& Tensor::checked() const {
   if (!impl_)
     throw InvalidArgument(
-        "an undefined tensor was used: it was default-constructed and never assigned; assign it a value first");
+        "an undefined tensor was used: the tensor was default-constructed and never assigned; assign a value to the "
+        "tensor first");
   return *impl_;
 }
 

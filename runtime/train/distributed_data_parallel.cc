@@ -28,7 +28,7 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
   }
   if (specs.empty()) {
     throw InvalidArgument(
-        "DistributedDataParallel: the model has no parameters; register one first, or train without "
+        "DistributedDataParallel: the model has no parameters; register a parameter first, or train without "
         "DistributedDataParallel");
   }
   return specs;

@@ -88,7 +88,8 @@ Batch TensorDataset::batch(std::span<const std::int64_t> ids) const {
 
 Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like) {
   if (ids.size() != samples.size()) {
-    throw InvalidArgument(fmt::format("collate: {} ids for {} samples", ids.size(), samples.size()));
+    throw InvalidArgument(
+        fmt::format("collate: got {} ids for {} samples; give one id for each sample", ids.size(), samples.size()));
   }
   return {stack(ids, samples, like.x, &Sample::x), stack(ids, samples, like.y, &Sample::y), {ids.begin(), ids.end()}};
 }

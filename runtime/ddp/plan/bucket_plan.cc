@@ -42,8 +42,8 @@ void check_specs(std::span<const ParameterSpec> specs) {
     }
     if (!can_be_averaged(spec.dtype)) {
       throw InvalidArgument(
-          fmt::format("bucket plan: the gradient of parameter {}, {}, can't be averaged; dtype must "
-                      "be float32, float64, bfloat16 or float16",
+          fmt::format("bucket plan: the gradient of parameter {}, {}, can't be averaged; give the parameter one of the "
+                      "dtypes float32, float64, bfloat16 or float16",
                       i, spec.describe()));
     }
     if (__builtin_add_overflow(total, static_cast<std::int64_t>(slot_bytes(spec)), &total)) {
