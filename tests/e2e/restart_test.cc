@@ -144,11 +144,11 @@ TEST_F(RestartedJob, ThatIsAskedToStopIsNotStartedAgain) {
 TEST_F(RestartedJob, BeforeItsFirstStepIsForAPersonToMend) {
   const Result result = testing::run(plain(2, {"env:LOCKSTEP_RESTART_COUNT", "exit:3@1"}, restarts(5)));
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("not started again: it ran for "));
+  EXPECT_THAT(result.err, HasSubstr("not started again: the job ran for "));
   EXPECT_THAT(result.out, Not(HasSubstr("LOCKSTEP_RESTART_COUNT=1")));
   const Result at_once = testing::run(job(2, program("broken"), restarts(5)), {{"LOCKSTEP_TEST_FAIL_AT", "0"}});
   EXPECT_EQ(at_once.exit_code, 9) << at_once.err;
-  EXPECT_THAT(at_once.err, HasSubstr("not started again: it "));
+  EXPECT_THAT(at_once.err, HasSubstr("not started again: the job "));
 }
 
 TEST_F(RestartedJob, HearsFromTheEnvironmentWhichStartItIs) {

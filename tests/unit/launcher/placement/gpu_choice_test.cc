@@ -122,7 +122,7 @@ TEST(SharedGpu, AVariableThatWinsIsSaid) {
   site.set("NCCL_HOSTID", "node-17");
   site.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
   EXPECT_THAT(variables_that_win(site),
-              ElementsAre(AllOf(HasSubstr("NCCL_NET='IB' is set and wins over 'Socket'"), HasSubstr("unset it"))));
+              ElementsAre(AllOf(HasSubstr("NCCL_NET='IB' is set and wins over 'Socket'"), HasSubstr("unset the variable"))));
   EXPECT_THAT(variables_that_win({}), IsEmpty());
 }
 

@@ -540,7 +540,7 @@ TEST_F(RestartVerdict, TheLastLineNamesTheFailureAndWhyItIsNotStartedAgain) {
   judged.conclude(0);
   EXPECT_FALSE(judged.again());
   EXPECT_THAT(texts_of(judged).back(),
-              ::testing::MatchesRegex("rank 1 failed first: .*; not started again: it ran for .*"));
+              ::testing::MatchesRegex("rank 1 failed first: .*; not started again: the job ran for .*"));
 }
 
 TEST_F(RestartVerdict, WhoAskedTheJobToStopGetsNoRestart) {
