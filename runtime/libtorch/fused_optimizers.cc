@@ -232,32 +232,33 @@ void check_tensors(Base& optimizer) {
     const auto& parameters = optimizer.param_groups()[g].params();
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       const at::Tensor& parameter = parameters[k];
-      const auto refuse = [&](std::string_view what, std::string_view remedy) {
-        throw InvalidArgument(fmt::format("{}: parameter {} of group {} can't be stepped, because {}; {}",
-                                          Traits<Base>::kName, k, g, what, remedy));
+      const auto refuse = [&](std::string_view why) {
+        throw InvalidArgument(
+            fmt::format("{}: parameter {} of group {} can't be stepped, because {}", Traits<Base>::kName, k, g, why));
       };
       const auto check = [&](const char* what, const at::Tensor& tensor) {
         const bool is_dense = tensor.layout() == at::kStrided;
         if (!is_dense || !at::isFloatingType(tensor.scalar_type())) {
-          refuse(fmt::format("a {} is {}", what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"),
-                 "a fused step takes only dense floating-point tensors: give this parameter to one of torch's own "
-                 "optimizers");
+          refuse(
+              fmt::format("a {} is {}; a fused step takes only dense floating-point tensors: give this parameter to "
+                          "one of torch's own optimizers",
+                          what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"));
         }
         if (tensor.sizes() != parameter.sizes() || tensor.device() != parameter.device()) {
           refuse(fmt::format(
-                     "the {} of this parameter has sizes [{}] on {}, but the parameter itself has sizes [{}] on {}",
-                     what, fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
-                     parameter.device().str()),
-                 "load the state that belongs to this model, and make a new optimizer after a parameter was replaced");
+              "the {} of this parameter has sizes [{}] on {}, but the parameter itself has sizes [{}] on {}; load the "
+              "state that belongs to this model, and make a new optimizer after a parameter was replaced",
+              what, fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
+              parameter.device().str()));
         }
       };
       check("parameter", parameter);
       if (!parameter.grad().defined()) continue;  // as most have none when shards are stepped bucket by bucket
       if (elements_share_memory(parameter)) {
-        refuse(fmt::format(
-                   "the elements of this parameter share memory (sizes [{}], strides [{}]), so they can't be updated",
-                   fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")),
-               "train its clone(at::MemoryFormat::Contiguous)");
+        refuse(
+            fmt::format("the elements of this parameter share memory (sizes [{}], strides [{}]), so they can't be "
+                        "updated; train the parameter's clone(at::MemoryFormat::Contiguous)",
+                        fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")));
       }
       check("gradient", parameter.grad());
       const auto found = states.find(state_key<std::decay_t<decltype(states)>>(parameter));

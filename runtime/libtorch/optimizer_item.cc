@@ -362,16 +362,15 @@ class OpaqueItem final : public SnapshotItem {
       : name_(name), optimizer_(optimizer), names_of_(std::move(names_of)) {
     // In its history of steps are tensors that are undefined until it is full.
     if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
-      refuse("torch's save() of an LBFGS fails once it has a history",
-             "take another optimizer, or don't add this optimizer: a run that is resumed then begins with an empty "
-             "history");
+      refuse(
+          "torch's save() of an LBFGS fails once it has a history; take another optimizer, or don't add this "
+          "optimizer: a run that is resumed then begins with an empty history");
     }
     std::istringstream stream(bytes());
     ::torch::serialize::InputArchive archive;
     archive.load_from(stream);
     if (archive.keys().empty()) {
-      refuse("its save() writes nothing",
-             "override save() and load(), or don't add this optimizer if it keeps no state");
+      refuse("its save() writes nothing; override save() and load(), or don't add this optimizer if it keeps no state");
     }
   }
 
@@ -410,9 +409,9 @@ class OpaqueItem final : public SnapshotItem {
  private:
   static constexpr const char* kBlob = "blob";
 
-  [[noreturn]] void refuse(std::string_view reason, std::string_view remedy) const {
-    throw InvalidArgument(fmt::format("Snapshots: {}, an optimizer of type {}, can't be kept, because {}; {}",
-                                      in_quotes(name_), type(), reason, remedy));
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw InvalidArgument(fmt::format("Snapshots: {}, an optimizer of type {}, can't be kept, because {}",
+                                      in_quotes(name_), type(), why));
   }
 
   std::string bytes() const {
@@ -422,8 +421,9 @@ class OpaqueItem final : public SnapshotItem {
       optimizer_.save(archive);
       archive.save_to(stream);
     } catch (const c10::Error& error) {
-      refuse(fmt::format("its save() fails with \"{}\"", error.what_without_backtrace()),
-             "let save() write only defined, dense tensors, or don't add this optimizer");
+      refuse(fmt::format(
+          "its save() fails with \"{}\"; let save() write only defined, dense tensors, or don't add this optimizer",
+          error.what_without_backtrace()));
     }
     return stream.str();
   }

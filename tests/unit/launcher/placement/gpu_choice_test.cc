@@ -121,8 +121,8 @@ TEST(SharedGpu, AVariableThatWinsIsSaid) {
   site.set("NCCL_ALGO", "Ring");  // as wanted
   site.set("NCCL_HOSTID", "node-17");
   site.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
-  EXPECT_THAT(variables_that_win(site),
-              ElementsAre(AllOf(HasSubstr("NCCL_NET='IB' is set and wins over 'Socket'"), HasSubstr("unset the variable"))));
+  EXPECT_THAT(variables_that_win(site), ElementsAre(AllOf(HasSubstr("NCCL_NET='IB' is set and wins over 'Socket'"),
+                                                          HasSubstr("unset the variable"))));
   EXPECT_THAT(variables_that_win({}), IsEmpty());
 }
 
