@@ -54,7 +54,7 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
       index = find_uuid(entry, seen);
       if (!index)
         throw InvalidArgument(
-            fmt::format("{}: {} must name exactly one GPU of this host; choose from {}", flag, entry, list_of(seen)));
+            fmt::format("{}: {} must name exactly one of the GPUs here; choose from {}", flag, entry, list_of(seen)));
     }
     // CUDA requires one form in all entries. An entry of CUDA_VISIBLE_DEVICES itself has the right form: for a slice of
     // a GPU (MIG) the driver reports the UUID with the prefix GPU-, but accepts it only with MIG-.

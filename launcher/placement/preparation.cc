@@ -68,9 +68,8 @@ void check_health(const std::string& command, const Guardian& guardian) {
       result.ending ? result.ending->describe() : fmt::format("did not end within {} s", kHealthLimit.count());
   std::string words = result.err.empty() ? result.out : result.err;
   while (!words.empty() && std::isspace(static_cast<unsigned char>(words.back())) != 0) words.pop_back();
-  throw InvalidArgument(
-      fmt::format("--health-check `{}` {}: no rank starts on this host until this command exits with 0{}", command, how,
-                  words.empty() ? "" : "; it said: " + printable(words, 200)));
+  throw InvalidArgument(fmt::format("--health-check `{}` {}: no rank is started here; mend this host, or the command{}",
+                                    command, how, words.empty() ? "" : "; it said: " + printable(words, 200)));
 }
 
 std::vector<RankBinding> bindings_of(Binding binding, int ranks) {

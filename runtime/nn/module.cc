@@ -227,9 +227,9 @@ RandomSource Module::random_source() const {
   const std::shared_ptr<const ForwardContext>& context = state_->context;
   if (!context) {
     throw InvalidArgument(
-        "module: dropout in training needs the ids of the batch's samples, and has none; call ddp(x, ids) with the ids "
-        "of the batch's rows; without a DistributedDataParallel, call model.set_context({.seed, .step, .sample_ids}) "
-        "before the forward; to evaluate, call model.eval()");
+        "module: a layer that draws random numbers in training, such as dropout, needs the ids of the batch's samples, "
+        "and has none; call ddp(x, ids) with the ids of the batch's rows; without a DistributedDataParallel, call "
+        "model.set_context({.seed, .step, .sample_ids}) before the forward; to evaluate, call model.eval()");
   }
   return {.key = {.seed = context->seed, .layer = state_->layer_key, .step = context->step},
           .sample_ids = {context, &context->sample_ids}};

@@ -64,7 +64,7 @@ TEST(Devices, WhatIsNotHereIsNamedWithWhatIs) {
   EXPECT_THAT(refusal("0,4"), AllOf(HasSubstr("--devices 0,4"), HasSubstr("no GPU 4"), HasSubstr("3 (GPU-cc44)")));
   EXPECT_THAT(refusal("2", {kFour[0]}, "7"), AllOf(HasSubstr("CUDA_VISIBLE_DEVICES='7'"), HasSubstr("no GPU 2")));
   EXPECT_THAT(refusal("GPU-dd"), AllOf(HasSubstr("GPU-dd"), HasSubstr("GPU-aa11")));
-  EXPECT_THAT(refusal("GPU-aa"), HasSubstr("must name exactly one GPU of this host"));
+  EXPECT_THAT(refusal("GPU-aa"), HasSubstr("must name exactly one of the GPUs here"));
 }
 
 TEST(Devices, NoneComesTwice) {
