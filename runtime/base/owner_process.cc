@@ -36,7 +36,7 @@ void OwnerProcess::count_fork() noexcept {
 void OwnerProcess::refuse(std::string_view operation) const {
   const bool is_parents = forks_ + 1 == forks_so_far_.load(std::memory_order_relaxed);
   throw InvalidArgument(fmt::format(
-      "{}: this belongs to {}, and process {} was forked from it; a child of fork() has no part in the groups and "
+      "{}: this object belongs to {}, and process {} was forked from it; a child of fork() can't use the groups and "
       "stores of its parent: fork before init_process_group, let the child exec, or use a thread",
       operation, is_parents ? fmt::format("process {}", parent_pid.load()) : std::string("an earlier process"),
       own_pid.load()));

@@ -85,8 +85,8 @@ std::string path_of_this_module() {
 void* LoadedPlugin::symbol(const char* name) const {
   void* const address = handle == nullptr ? nullptr : dlsym(handle, name);
   if (address == nullptr) {
-    throw BackendUnavailable(
-        fmt::format("plug-in '{}' has no function {}; build lockstep and its plug-ins together", path, name));
+    throw BackendUnavailable(fmt::format(
+        "plug-in '{}' has no function {}; build lockstep and its plug-ins from the same version", path, name));
   }
   return address;
 }

@@ -23,7 +23,7 @@ const char* name_of(mode_t mode) {
 void refuse_others(const std::string& path, const struct stat& status) {
   if (S_ISREG(status.st_mode)) return;
   throw InvalidArgument(
-      fmt::format("'{}' is {}, and must be a regular file; give another name, or move away what has this one",
+      fmt::format("'{}' is {}, and must be a regular file; give another path, or move away what is at this path",
                   printable(path, 1000), name_of(status.st_mode)));
 }
 
@@ -52,8 +52,10 @@ std::string read_regular(const std::string& path, std::size_t most) {
   std::string text;
   if (!fd || !read_all(fd.get(), text, most + 1)) throw SystemError(fmt::format("read '{}'", path), errno);
   if (text.size() <= most) return text;
-  throw InvalidArgument(fmt::format(
-      "'{}' has more than {} bytes, which is too many for such a file; is it the file that was meant?", path, most));
+  throw InvalidArgument(
+      fmt::format("'{}' has more than {} bytes, which is too many for a file of this kind; check that the path names "
+                  "the file that you mean",
+                  path, most));
 }
 
 }  // namespace lockstep

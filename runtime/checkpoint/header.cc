@@ -45,7 +45,8 @@ std::string text_of(const Json& value) {
 
 std::uint64_t number(const Json& value, std::string_view what) {
   if (!value.is_number_unsigned()) {
-    throw CorruptData(fmt::format("{} is {}, and must be a whole number of 0 or more", what, text_of(value)));
+    throw CorruptData(
+        fmt::format("{} is {}, and must be a whole number of 0 or more, so the file is damaged", what, text_of(value)));
   }
   return value.get<std::uint64_t>();
 }
@@ -69,8 +70,9 @@ void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
   const std::uint64_t begin = number(offsets[0], "an offset");
   const std::uint64_t end = number(offsets[1], "an offset");
   if (begin > end || end > data_bytes) {
-    throw CorruptData(
-        fmt::format("data_offsets [{}, {}] do not lie in the {} bytes of the file's data", begin, end, data_bytes));
+    throw CorruptData(fmt::format(
+        "data_offsets [{}, {}] do not lie in the {} bytes of the file's data, so the file is cut or damaged", begin,
+        end, data_bytes));
   }
   entry.offset = begin;
   entry.bytes = end - begin;
@@ -78,9 +80,9 @@ void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
 
 void check_size(const TensorEntry& entry, std::optional<std::uint64_t> wanted, const std::string& description) {
   if (wanted == entry.bytes) return;
-  throw CorruptData(fmt::format("a tensor of {} takes {} bytes, but data_offsets [{}, {}] hold {} bytes", description,
-                                wanted ? fmt::to_string(*wanted) : "too many", entry.offset, entry.offset + entry.bytes,
-                                entry.bytes));
+  throw CorruptData(fmt::format(
+      "a tensor of {} takes {} bytes, but its data_offsets [{}, {}] hold {} bytes, so the file is damaged", description,
+      wanted ? fmt::to_string(*wanted) : "too many", entry.offset, entry.offset + entry.bytes, entry.bytes));
 }
 
 // Bytes of `shape`, at so many bits an element; nullopt if they don't fit, or are not whole bytes.
@@ -93,7 +95,8 @@ std::optional<std::uint64_t> bytes_at(unsigned bits, std::span<const std::int64_
 
 void add_tensor(Header& header, const std::string& name, const Json& value, std::uint64_t data_bytes) {
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
-    throw CorruptData("the tensor's entry in the header must have dtype, shape and data_offsets");
+    throw CorruptData(
+        "the tensor's entry in the header must have dtype, shape and data_offsets, so the file is damaged");
   }
   TensorEntry entry;
   entry.name = name;
@@ -128,7 +131,8 @@ void check_cover(const Header& header, std::uint64_t data_bytes) {
   for (const TensorEntry* entry : sorted) {
     if (entry->offset != covered) {
       throw CorruptData(fmt::format(
-          "tensor {} begins at byte {} of the file's data, but the tensors before it end at byte {} ({})",
+          "tensor {} begins at byte {} of the file's data, but the tensors before it end at byte {} ({}), so the file "
+          "is damaged",
           in_quotes(entry->name), entry->offset, covered, entry->offset < covered ? "an overlap" : "a hole"));
     }
     covered += entry->bytes;
@@ -189,7 +193,8 @@ std::string encode_header(const Header& header) {
     text = json.dump();
   } catch (const Json::exception& error) {
     throw InvalidArgument(fmt::format(
-        "safetensors: a tensor's name or a text of the metadata is not UTF-8: {}; give it in UTF-8", error.what()));
+        "safetensors: a tensor's name or a text of the metadata is not UTF-8: {}; give all names and texts in UTF-8",
+        error.what()));
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;

@@ -62,8 +62,12 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
     const auto refuse = [&](const std::string& reason) {
       throw InvalidArgument(fmt::format("writing '{}': tensor {} {}", path.string(), in_quotes(tensor->name), reason));
     };
-    if (tensor->name == "__metadata__")
-      refuse("has a name that the safetensors format keeps for itself; give the tensor another name");
+    if (tensor->name == "__metadata__") {
+      throw InvalidArgument(fmt::format(
+          "writing '{}': a tensor is named {}, a name that the safetensors format keeps for itself; give the "
+          "tensor another name",
+          path.string(), in_quotes(tensor->name)));
+    }
     if (tensor_bytes(tensor->dtype, tensor->shape) != tensor->bytes.size()) {
       refuse(fmt::format("of {} was given {} bytes", describe(tensor->dtype, tensor->shape), tensor->bytes.size()));
     }
@@ -89,7 +93,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   const std::string name = path_.string();
   fd_ = std::make_shared<const UniqueFd>(open_regular(name, O_RDONLY));
   if (!*fd_ && (errno == ENOENT || errno == ENOTDIR)) {
-    throw InvalidArgument(fmt::format("reading '{}': there is no such file; give the path of one that is there", name));
+    throw InvalidArgument(
+        fmt::format("reading '{}': there is no such file; give the path of a file that exists", name));
   }
   if (!*fd_) throw file_error("reading", path_, "open", errno);
   struct stat status {};
@@ -99,8 +104,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   LengthBytes prefix{};
   try {
     if (size < prefix.size()) {
-      throw CorruptData(fmt::format("the file has {} bytes, and the header's length alone takes {}, so the file is cut",
-                                    size, prefix.size()));
+      throw CorruptData(
+          fmt::format("the file has {} bytes, but the header's length alone takes {} bytes, so the file is cut", size,
+                      prefix.size()));
     }
     bool whole = read_at(fd_->get(), prefix, 0, path_);
     const auto length = std::bit_cast<std::uint64_t>(prefix);
@@ -141,9 +147,10 @@ const TensorEntry& SafetensorsFile::find(const std::string& name) const {
   std::string near;
   if (after != tensors_.begin()) near = in_quotes(std::prev(after)->first);
   if (after != tensors_.end()) near += (near.empty() ? "" : ", ") + in_quotes(after->first);
-  throw InvalidArgument(fmt::format(
-      "reading '{}': there is no tensor {} among its {}; give the name of one that is there, the nearest by name: {}",
-      path_.string(), in_quotes(name), tensors_.size() + foreign_.size(), near.empty() ? "none" : near));
+  throw InvalidArgument(
+      fmt::format("reading '{}': there is no tensor {} among the file's {}; give the name of a tensor of the file; the "
+                  "nearest names: {}",
+                  path_.string(), in_quotes(name), tensors_.size() + foreign_.size(), near.empty() ? "none" : near));
 }
 
 void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destination) const {
@@ -153,9 +160,10 @@ void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destin
         path_.string(), in_quotes(entry.name), entry.bytes, destination.size()));
   }
   if (!read_at(fd_->get(), destination, entry.offset, path_)) {
-    throw CorruptData(fmt::format(
-        "reading '{}': the file ends inside tensor {}, so it was cut since it was opened; take another copy",
-        path_.string(), in_quotes(entry.name)));
+    throw CorruptData(
+        fmt::format("reading '{}': the file ends inside tensor {}, so the file was cut after this process opened it; "
+                    "take another copy",
+                    path_.string(), in_quotes(entry.name)));
   }
 }
 

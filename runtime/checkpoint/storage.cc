@@ -47,7 +47,8 @@ void make_folders(const std::filesystem::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) == 0) {
     if (!S_ISDIR(status.st_mode)) {
-      throw InvalidArgument(fmt::format("'{}' is a file, and must be a folder; give another name", folder.string()));
+      throw InvalidArgument(
+          fmt::format("making folders: '{}' is a file, and must be a folder; give another path", folder.string()));
     }
     // The process that made it may not have lived to sync its name. A folder above that can't be read is older than
     // this.
@@ -57,7 +58,8 @@ void make_folders(const std::filesystem::path& folder) {
   }
   if (errno == ENOTDIR) {
     throw InvalidArgument(
-        fmt::format("'{}': a part of this path is a file, and must be a folder; give another path", folder.string()));
+        fmt::format("making the folder '{}': a part of this path is a file, and must be a folder; give another path",
+                    folder.string()));
   }
   if (errno != ENOENT) throw file_error("looking for the folder", folder, "stat", errno);
   make_folders(parent_of(folder));

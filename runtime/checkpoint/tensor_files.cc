@@ -36,8 +36,8 @@ fs::path choose(const fs::path& folder) {
   const auto& candidates = indexes.empty() ? files : indexes;
   if (candidates.size() == 1) return candidates.front();
   throw InvalidArgument(
-      fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}), so it does not say which to load; name "
-                  "the file to read",
+      fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}), so lockstep can't tell which of them to "
+                  "load; name the file to read",
                   folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
 }
 

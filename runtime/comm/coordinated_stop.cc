@@ -29,9 +29,10 @@ constexpr char kByProgram = 'p';
 std::chrono::nanoseconds timeout_of(const StopOptions& options) {
   if (options.timeout) {
     if (options.timeout->count() > 0) return *options.timeout;
-    throw InvalidArgument(fmt::format(
-        "stop_on_signals: timeout of {} s was passed; it must be above 0: give one such as std::chrono::seconds(60)",
-        std::chrono::duration<double>(*options.timeout).count()));
+    throw InvalidArgument(
+        fmt::format("stop_on_signals: timeout of {} s was passed; the timeout must be above 0: pass, for example, "
+                    "std::chrono::seconds(60)",
+                    std::chrono::duration<double>(*options.timeout).count()));
   }
   return stop_timeout(Environment::of_process());
 }

@@ -42,8 +42,8 @@ void ProcessGroupBase::check_arena_bytes(std::size_t bytes) {
 std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& subgroup) {
   if (!context_.make_group) {
     throw BackendUnavailable(
-        fmt::format("this group of backend '{}' can't make a subgroup, since it does not come from init_process_group; "
-                    "make the group by init_process_group",
+        fmt::format("this group of backend '{}' can't make a subgroup, since init_process_group did not make this "
+                    "group; call init_process_group for a group that can",
                     backend()));
   }
   GroupContext own = context_;

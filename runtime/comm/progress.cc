@@ -49,7 +49,7 @@ struct stat status_of(int file) {
   if (::fstat(file, &status) != 0)
     throw SystemError(
         "shared memory: can't fstat the page by which the other ranks of this host wake a process (use backend 'tcp' "
-        "if it happens again)",
+        "if this error happens again)",
         errno);
   return status;
 }

@@ -80,8 +80,8 @@ bool is_captured(cudaStream_t stream, DeviceId device) {
 void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device) {
   if (!is_captured(stream, device)) return;
   throw InvalidArgument(
-      fmt::format("{} on {}: {}, and what other streams, ranks or the host wait for can't be part of a CUDA graph; end "
-                  "the capture first, and capture only what is computed between collectives",
+      fmt::format("{} on {}: {}, and work for which other streams, ranks or the host wait can't be part of a CUDA "
+                  "graph; end the capture first, and capture only what is computed between collectives",
                   operation, device.str(),
                   stream == nullptr ? "the default stream waits for a stream that is being captured"
                                     : "the stream is being captured"));

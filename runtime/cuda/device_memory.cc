@@ -52,11 +52,11 @@ cudaMemPool_t DeviceAllocator::make_pool() const {
   check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device_.index), "cudaDeviceGetAttribute",
         device_);
   if (supported == 0) {
-    throw BackendUnavailable(fmt::format(
-        "allocate: {} has no memory pools (cudaDevAttrMemoryPoolsSupported is 0), and lockstep takes all memory of a "
-        "device from one; a virtual GPU needs unified memory switched on, a physical one a driver for CUDA 12.4 or "
-        "newer",
-        describe_()));
+    throw BackendUnavailable(
+        fmt::format("allocate: {} has no memory pools (cudaDevAttrMemoryPoolsSupported is 0), and lockstep takes all "
+                    "memory of a device from a pool; for a virtual GPU, switch unified memory on; for a physical GPU, "
+                    "install a driver for CUDA 12.4 or newer",
+                    describe_()));
   }
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
@@ -99,10 +99,11 @@ void DeviceAllocator::wait_for(cudaStream_t stream, std::size_t bytes) {
   ++host_waits_;
   const Deadline deadline = Deadline::after(longest_wait_);
   if (poll(idle, deadline)) return;
-  throw Timeout(fmt::format(
-      "allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would free, {}; "
-      "look for a kernel that never ends, look at the other ranks' output, or use a smaller batch or model",
-      describe_(), bytes, deadline.progress()));
+  throw Timeout(
+      fmt::format("allocate: {} has no room for {} bytes, and the allocation's stream has not ended the work after "
+                  "which memory becomes free, {}; look for a kernel that never ends, look at the other ranks' output, "
+                  "or use a smaller batch or model",
+                  describe_(), bytes, deadline.progress()));
 }
 
 std::size_t DeviceAllocator::attribute(cudaMemPoolAttr which) {

@@ -58,8 +58,8 @@ ForeignLibrary::ForeignLibrary(const ForeignNames& names, std::span<const std::s
 
 ForeignLibrary::Address ForeignLibrary::need(const char* name) const {
   if (void* const address = ::dlsym(handle_, name)) return {address};
-  throw BackendUnavailable(
-      fmt::format("{}: {} has no function {}: it is {}; {}", names_.who, path_, name, names_.not_it, names_.remedy));
+  throw BackendUnavailable(fmt::format("{}: the library {} has no function {}: the library is {}; {}", names_.who,
+                                       path_, name, names_.not_it, names_.remedy));
 }
 
 }  // namespace lockstep::cuda

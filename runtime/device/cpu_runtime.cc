@@ -124,9 +124,9 @@ class CpuRuntime final : public DeviceRuntime {
     const auto& mark = *static_cast<CpuEvent*>(event);
     const Clock::rep at = mark.at.load(std::memory_order_acquire);
     if (!mark.timed || at == 0) {
-      throw InvalidArgument(fmt::format("event: the time of an event that {} was asked for; {} first",
+      throw InvalidArgument(fmt::format("event: the program asked for the time of an event that {}; {} first",
                                         at == 0 ? "was never recorded" : "was made without `timed`",
-                                        at == 0 ? "record it" : "make both with it"));
+                                        at == 0 ? "record it" : "make the event with `timed`"));
     }
     return at;
   }

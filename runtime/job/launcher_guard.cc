@@ -83,8 +83,9 @@ void watch_pipe(const LauncherGuard& guard) {
   const bool is_pipe = ::fstat(guard.fd, &status) == 0 && S_ISFIFO(status.st_mode);
   if (!is_pipe || (guard.inode && *guard.inode != status.st_ino)) {
     log_warn(
-        "launcher guard: descriptor {} of LOCKSTEP_LAUNCHER_FD is not the launcher's pipe: a wrapper closed it; if "
-        "`lockstep run` is killed with -9, this process stays; let the wrapper pass descriptors on, or exec",
+        "launcher guard: descriptor {} of LOCKSTEP_LAUNCHER_FD is not the launcher's pipe: a wrapper closed it; so if "
+        "`lockstep run` is killed with -9, this process stays; let the wrapper pass descriptors on, or exec the "
+        "program",
         guard.fd);
     return;
   }
@@ -98,8 +99,8 @@ void watch_process(int launcher) {
   const int error = process ? 0 : errno;
   if (error != 0 && error != ESRCH) {
     log_warn(
-        "launcher guard: pidfd_open({}): {}; if the launcher is killed with -9, this process stays; allow that system "
-        "call (Linux 5.3, the container's seccomp profile), or start the program without a wrapper between",
+        "launcher guard: pidfd_open({}) failed: {}; so if the launcher is killed with -9, this process stays; allow "
+        "pidfd_open (Linux 5.3, the container's seccomp profile), or start the program without a wrapper",
         launcher, errno_text(error));
     return;
   }

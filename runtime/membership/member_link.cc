@@ -158,7 +158,7 @@ class MemberLink::Impl {
     } catch (const net::ConnectionClosed& error) {
       throw StoreError(
           fmt::format("membership: the store at {} closed the connection while {} registered: {}; the process that "
-                      "hosts the store, which is the launcher or rank 0, has ended: look at its output",
+                      "hosts the store (the launcher or rank 0) has ended: look at the output of that process",
                       address_, self_.describe(), error.what()));
     } catch (const StoreError& error) {
       throw StoreError(fmt::format("membership: {}", error.what()));
@@ -175,9 +175,9 @@ class MemberLink::Impl {
     connection.send(bytes, deadline);
     const proto::Contents& reply = connection.receive(Op::register_member, 1, deadline);
     if (reply.number != proto::kOk) {
-      throw StoreError(fmt::format("the store at {} refused {}: {}; see that it is the store of this run", address_,
-                                   self_.describe(),
-                                   reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
+      throw StoreError(fmt::format(
+          "the store at {} refused to register {}: {}; check that this address is that of this run's store", address_,
+          self_.describe(), reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
     }
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
     is_relayed_ = reply.values.size() > 1 && reply.values[1] == kRelayed;

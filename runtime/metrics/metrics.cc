@@ -50,8 +50,9 @@ const Metric& MetricResults::operator[](std::string_view name) const {
   }
   std::vector<std::string> names;
   for (const Metric& metric : all_) names.push_back(metric.name);
-  throw InvalidArgument(fmt::format("Metrics: no rank has added to '{}'; there are: {}; ask for one of these names",
-                                    name, listed(names)));
+  throw InvalidArgument(
+      fmt::format("Metrics: no rank has added a value named '{}'; the ranks have added: {}; ask for one of these names",
+                  name, listed(names)));
 }
 
 std::string MetricResults::str() const {
@@ -82,7 +83,8 @@ void Metrics::Part::add(const Part& other) {
   not_finite += other.not_finite;
   if (__builtin_add_overflow(count, other.count, &count)) {
     throw InvalidArgument(fmt::format(
-        "Metrics: the ranks count more than {} values of one name together; add fewer values", kMostCounted));
+        "Metrics: the counts of all ranks for one name sum to more than {}; add fewer values under that name",
+        kMostCounted));
   }
 }
 

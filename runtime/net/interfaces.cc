@@ -142,8 +142,8 @@ std::optional<InterfaceChoice> wished_interface(std::span<const Interface> inter
   std::erase_if(wished, [&](const Interface& one) { return !wish.wants(one); });
   if (wished.empty()) {
     throw InvalidArgument(
-        fmt::format("environment: {}='{}' matches no interface; this host has: {}; correct it, or unset it", *variable,
-                    text, describe_interfaces(interfaces)));
+        fmt::format("environment: {}='{}' matches no interface; this host has: {}; correct or unset the variable",
+                    *variable, text, describe_interfaces(interfaces)));
   }
   const auto best = std::ranges::min_element(wished, {}, cost);
   return InterfaceChoice{best->name, best->address, fmt::format("{}={} wants it", *variable, text)};

@@ -33,9 +33,10 @@ std::string address_towards(const HostPort& where) {
   for (const SocketAddress& target : std::get<std::vector<SocketAddress>>(resolved)) {
     if (auto source = source_of(target); !source.empty()) return source;
   }
-  throw StoreError(fmt::format(
-      "address '{}': no route leads there from this host; see this host's interfaces and routes (ip addr, ip route)",
-      where.to_string()));
+  throw StoreError(
+      fmt::format("address '{}': no route leads from this host to this address; check this host's interfaces and "
+                  "routes (ip addr, ip route)",
+                  where.to_string()));
 }
 
 std::string own_address(const std::string& store_address, bool several_hosts, std::span<const Interface> interfaces,

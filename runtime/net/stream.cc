@@ -47,8 +47,9 @@ void throw_failed(std::string_view operation, int fd, int error_number, std::siz
 }
 
 void throw_timeout(std::string_view operation, int fd, std::size_t done, std::size_t size, const Deadline& deadline) {
-  throw Timeout(fmt::format("{} {}: timed out with {} of {} bytes done, {}; see whether the peer still runs", operation,
-                            describe_peer(fd), done, size, deadline.progress()));
+  throw Timeout(
+      fmt::format("{} {}: timed out with {} of {} bytes done, {}; see whether the process at the other end still runs",
+                  operation, describe_peer(fd), done, size, deadline.progress()));
 }
 
 bool wait_readable(int fd, const Deadline& deadline) { return wait_for(fd, POLLIN, deadline); }

@@ -309,14 +309,14 @@ UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused re
     if (say_at.expired()) {
       say_at = Deadline::never();
       log_warn(
-          "connect to {}: still trying, {}, {} attempts; last: {}; see that the process which listens there has "
-          "started, at an address that this host reaches",
+          "connect to {}: still trying, {}, {} attempts; last: {}; see that the process that should listen at this "
+          "address has started, and that this host reaches the address",
           where.to_string(), deadline.progress(), attempts, round.outcome);
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("connect to {}: timed out, {}, {} attempts; last: {}; check the address, that the process "
-                      "which listens there has started, and that no firewall is between",
+          fmt::format("connect to {}: timed out, {}, {} attempts; last: {}; check the address, that the process that "
+                      "should listen at it has started, and that no firewall is between",
                       where.to_string(), deadline.progress(), attempts, round.outcome));
     }
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/stream.h"
 
@@ -20,6 +21,7 @@ struct UnixAddress {
   sockaddr_un address{};
   socklen_t size = 0;
 
+  UnixAddress() = default;
   explicit UnixAddress(std::string_view name) {
     if (name.empty() || name.size() > kMaxUnixNameBytes) {
       throw InvalidArgument(fmt::format("unix socket @{}: the socket's name has {} bytes; give a name of 1 to {} bytes",
@@ -36,6 +38,17 @@ UniqueFd make_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw SystemError("socket(AF_UNIX)", errno);
   return fd;
+}
+
+// Returns the name of the socket for a message, with an '@' for the leading NUL of an abstract name.
+std::string name_of(int socket) {
+  UnixAddress found;
+  found.size = sizeof(found.address);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&found.address), &found.size) != 0) return "?";
+  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path);
+  if (found.size <= kBefore + 1) return "?";
+  const std::string_view name(found.address.sun_path, found.size - kBefore);
+  return name.front() == '\0' ? "@" + printable(name.substr(1)) : printable(name.substr(0, name.find('\0')));
 }
 
 // Room for one SCM_RIGHTS message of the largest size, aligned as the kernel wants it.
@@ -75,11 +88,12 @@ UniqueFd unix_accept(int listener, const Deadline& deadline) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!wait_readable(listener, deadline)) {
         throw Timeout(
-            fmt::format("unix socket: accept timed out, {}: nobody connected; see whether the other process still runs",
-                        deadline.progress()));
+            fmt::format("unix socket {}: accept timed out, {}: nobody connected; see whether the process that should "
+                        "connect to this socket still runs",
+                        name_of(listener), deadline.progress()));
       }
     } else if (errno != EINTR && errno != ECONNABORTED) {
-      throw SystemError("unix socket: accept", errno);
+      throw SystemError(fmt::format("unix socket {}: accept", name_of(listener)), errno);
     }
   }
 }
@@ -138,9 +152,10 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
     const auto sent = moved_by([&] { return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
     if (sent == 0) {
       if (!wait_writable(fd, deadline)) {
-        throw Timeout(fmt::format(
-            "send of {} descriptors to {}: timed out, {}; the peer does not read: see whether its process still runs",
-            fds.size(), describe_peer(fd), deadline.progress()));
+        throw Timeout(
+            fmt::format("send of {} descriptors to {}: timed out, {}; the peer does not read: see whether the peer's "
+                        "process still runs",
+                        fds.size(), describe_peer(fd), deadline.progress()));
       }
     } else if (sent) {
       return send_all(fd, bytes.subspan(*sent), deadline);
@@ -149,7 +164,7 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
       if (!backoff.pause(deadline)) {
         throw Timeout(
             fmt::format("send of {} descriptors to {}: timed out, {}; more descriptors are on their way than 'ulimit "
-                        "-n' allows, and nobody takes them: raise 'ulimit -n'",
+                        "-n' allows, and no process receives them: raise 'ulimit -n'",
                         fds.size(), describe_peer(fd), deadline.progress()));
       }
     } else {
@@ -176,9 +191,10 @@ void recv_with_fds(int fd, std::span<std::byte> bytes, std::vector<UniqueFd>& fd
     }
     take_fds(message, fds);
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      throw Error(fmt::format(
-          "receive of descriptors from {}: not all of them fit this process's table of open files; raise 'ulimit -n'",
-          describe_peer(fd)));
+      throw Error(
+          fmt::format("receive of descriptors from {}: this process may not open as many files as the peer sent "
+                      "descriptors; raise 'ulimit -n'",
+                      describe_peer(fd)));
     }
     done += *received;
   }

@@ -214,8 +214,9 @@ Roster roster_of_claims(store::Store& store, const Keys& keys, const Identity& i
     roster.push_back(decode_claim(texts[i], claims[i]).member);
     if (roster.back().rank != static_cast<int>(i)) {
       throw CorruptData(fmt::format(
-          "join: store key '{}' holds the claim of another rank, {}; run the same build of lockstep on all ranks",
-          claims[i], roster.back().rank));
+          "join: store key '{}' must hold the claim of rank {}, but holds that of rank {}; give each process its own "
+          "RANK, and run the same build of lockstep on all ranks",
+          claims[i], i, roster.back().rank));
     }
   }
   return roster;

@@ -75,7 +75,7 @@ StoreAdvertisement decode_advertisement(std::string_view text, std::string_view 
   if (auto advertisement = read_record<StoreAdvertisement>(text, kAdvertisementFields))
     return *std::move(advertisement);
   throw CorruptData(fmt::format(
-      "rendezvous: {} has {} bytes that don't say where a store is; run the same build of lockstep on all ranks",
+      "rendezvous: {} holds {} bytes that are not the address of a store; run the same build of lockstep on all ranks",
       found_at, text.size()));
 }
 

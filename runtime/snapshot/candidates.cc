@@ -170,7 +170,8 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
       // could resume from the skipped snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
-          "{}: on {}: the snapshot '{}' can't be read: {}; or move that snapshot away, to resume from an older one",
+          "{}: on {}: the snapshot '{}' can't be read: {}; correct this, or move that snapshot away to resume from an "
+          "older one",
           call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
     // The first rank that has the manifest sends the manifest to all ranks.
@@ -271,8 +272,8 @@ void Candidates::refuse_damaged() const {
     count += std::ranges::count(checkpoint::list_snapshots(folder_), SnapshotState::damaged, &FoundSnapshot::state);
     if (count == 0) return;
     throw InvalidArgument(
-        fmt::format("'{}' has {} damaged snapshot{} and none that is whole; repair one, or give another folder to "
-                    "begin anew; `lockstep snapshots --verify {}` says what is wrong",
+        fmt::format("'{}' has {} damaged snapshot{} and none that is whole; run `lockstep snapshots --verify {}` to "
+                    "see the damage, and repair a snapshot, or give another folder to begin anew",
                     folder_.string(), count, count == 1 ? "" : "s", folder_.string()));
   });
 }

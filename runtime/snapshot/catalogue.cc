@@ -171,8 +171,9 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
 void Catalogue::clean(int keep, std::int64_t being_written) {
   try {
     if (keep < options_.keep)
-      log_warn("snapshots: the disk of '{}' is full: keeping {} of {} snapshots; make room on the disk",
-               folder_.string(), keep, options_.keep);
+      log_warn(
+          "snapshots: the disk of '{}' is full, so only {} of the {} wanted snapshots are kept; make room on the disk",
+          folder_.string(), keep, options_.keep);
     checkpoint::Retention now = retention();
     now.keep = keep;
     now.being_written = being_written;

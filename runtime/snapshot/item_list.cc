@@ -145,10 +145,11 @@ void ItemList::take_slices(CapturedItem& captured) const {
     if (std::cmp_not_equal(tensor.bytes.size(),
                            static_cast<std::size_t>(shard.end - shard.begin) * size_of(tensor.dtype))) {
       throw InvalidArgument(
-          fmt::format("Snapshots: item {}: tensor {} has {} bytes for elements {} to {} of {}, and they take another "
-                      "number of bytes; correct the item's shard",
+          fmt::format("Snapshots: item {}: tensor {} has {} bytes, but its elements {} to {} of {} take {} bytes; "
+                      "correct the range of the item's shard",
                       captured.item.name, checkpoint::in_quotes(tensor.name), tensor.bytes.size(), shard.begin,
-                      shard.end, checkpoint::describe(tensor.dtype, tensor.shape)));
+                      shard.end, checkpoint::describe(tensor.dtype, tensor.shape),
+                      static_cast<std::size_t>(shard.end - shard.begin) * size_of(tensor.dtype)));
     }
     sliced.slices.push_back({file, shard.begin, shard.end});
     own.push_back(std::move(tensor));

@@ -121,10 +121,11 @@ std::shared_ptr<SnapshotItem> BasicSnapshots::position_item(std::function<data::
                                    .consumed = checkpoint::get_int(saved, "consumed")};
     const data::SamplerState here = get();
     if (state.length != here.length || state.seed != here.seed || state.order != here.order) {
-      throw InvalidArgument(fmt::format(
-          "the saved position belongs to a dataset of {} samples in the order of seed {} (digest {:016x}), and the "
-          "program's sampler has {} with seed {} ({:016x}); give the sampler the same dataset and seed",
-          state.length, state.seed, state.order, here.length, here.seed, here.order));
+      throw InvalidArgument(
+          fmt::format("the saved position belongs to a dataset of {} samples in the order of seed {} (digest {:016x}), "
+                      "but the program's sampler has {} samples with seed {} (digest {:016x}); give the sampler the "
+                      "dataset and seed of the saved position",
+                      state.length, state.seed, state.order, here.length, here.seed, here.order));
     }
     if (is_final) set(state);
   };
@@ -147,9 +148,10 @@ void BasicSnapshots::add(std::string_view name, EarlyStop& stop) {
 }
 
 void refuse_snapshot_number(std::string_view name) {
-  throw InvalidArgument(fmt::format(
-      "value {} of the snapshot is beyond the range of the program's variable; give the variable a wider type",
-      checkpoint::in_quotes(name)));
+  throw InvalidArgument(
+      fmt::format("the snapshot's value of {} does not fit the program's variable of this name, whose type is too "
+                  "narrow; give that variable a wider type, such as std::int64_t",
+                  checkpoint::in_quotes(name)));
 }
 
 }  // namespace lockstep

@@ -158,9 +158,10 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       // per rank.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
-        throw InvalidArgument(fmt::format(
-            "the item is of type {}, and the program's is {}; add an item of the snapshot's type under this name",
-            checkpoint::in_quotes(saved->type), checkpoint::in_quotes(item.item->type())));
+        throw InvalidArgument(
+            fmt::format("the item is of type {} in the snapshot, but the program's item is of type {}; add an item of "
+                        "the snapshot's type under this name",
+                        checkpoint::in_quotes(saved->type), checkpoint::in_quotes(item.item->type())));
       }
       const auto values = own_values(*saved, item.at_another_size, group_.rank(), group_.size());
       item.item->check(SharedItem(*this, *saved, values.value_or(item.item->values())), options);
@@ -189,10 +190,10 @@ void OpenSnapshot::compare_tied(const ItemList& items) {
         if (!shared.tensors().contains(name)) continue;
         shared.read(name, first ? again : bytes);
         if (first && again != bytes) {
-          throw InvalidArgument(
-              fmt::format("snapshots: '{}' does not fit this program: {}: {} and {} are tied in the program, and not "
-                          "equal in the snapshot; was the program changed?",
-                          chosen_.path, item.name, checkpoint::in_quotes(*first), checkpoint::in_quotes(name)));
+          throw InvalidArgument(fmt::format(
+              "snapshots: '{}' does not fit this program: {}: {} and {} are tied in the program, and not equal in the "
+              "snapshot; resume with the program that saved the snapshot, or give another folder",
+              chosen_.path, item.name, checkpoint::in_quotes(*first), checkpoint::in_quotes(name)));
         }
         if (!first) first = name;
       }
@@ -205,8 +206,10 @@ void OpenSnapshot::load(const ItemList& items) {
   for (const ManifestItem& saved : manifest_.items) {
     const auto item = std::ranges::find(items.all(), saved.name, &ListedItem::name);
     if (item == items.all().end()) {
-      log_warn("snapshots: item {} of '{}' is left out, since the program has added no item of this name",
-               checkpoint::in_quotes(saved.name), chosen_.path);
+      log_warn(
+          "snapshots: item {} of '{}' is left out, since the program has added no item of this name; add the item "
+          "before restore() to load it",
+          checkpoint::in_quotes(saved.name), chosen_.path);
       continue;
     }
     auto values = own_values(saved, item->at_another_size, group_.rank(), group_.size());

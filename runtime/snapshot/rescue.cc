@@ -86,7 +86,7 @@ bool Rescue::refuse_lost(std::string_view why) {
     reason = fmt::format("is split over the ranks, and a survivor has only its own shard; the job resumes from {}",
                          cost_of_loss());
   }
-  log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: item {} {}", why, step_,
+  log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved, because item {} {}", why, step_,
            catalogue_.who(), checkpoint::in_quotes(lost->name), reason);
   return true;
 }
@@ -105,8 +105,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
   // rank's gradients.
   if (!all_live && !are_steps_over_()) {
     log_warn(
-        "snapshots: {}, and step {} is not saved: the GPU of {} had not finished it; the job resumes from the last "
-        "saved step",
+        "snapshots: {}, and step {} is not saved: the GPU of {} had not finished this step; the job resumes from the "
+        "last saved step",
         why, step_, catalogue_.who());
     return;
   }

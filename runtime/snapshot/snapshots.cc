@@ -84,8 +84,8 @@ struct BasicSnapshots::Impl {
       const bool is_saved = writer.last_saved() == at;
       throw InvalidArgument(fmt::format(
           "Snapshots: step() or save() came between two backwards of one step, after step {}, and a snapshot lacks the "
-          "first one's gradients; call it after the last backward of a step and the optimizer{}. If an epoch ends with "
-          "too few micro-batches for a step, take that step too, or drop them",
+          "gradients of the first one; call it after the last backward of a step and the optimizer's step(){}. If an "
+          "epoch ends with too few micro-batches, take the step, or drop them",
           at,
           is_saved ? fmt::format(", and remove step {} from '{}' if it is there", at, catalogue.folder().string())
                    : ""));
@@ -256,7 +256,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
              snapshot->manifest().time, snapshot->manifest().reason, chosen->path,
              group.roster()[static_cast<std::size_t>(chosen->rank)].describe());
   } else if (group.rank() == 0) {
-    log_info("snapshots: a fresh start, for there is no snapshot in '{}'", self.catalogue.folder().string());
+    log_info("snapshots: the job starts from the beginning, because there is no snapshot in '{}'",
+             self.catalogue.folder().string());
   }
   self.is_begun = true;
   self.last_step = self.count();

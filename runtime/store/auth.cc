@@ -65,9 +65,9 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
         claim_.client_nonce.size(), proto::kNonceBytes));
   }
   if (claim_.run_id.size() > kMaxNameBytes || claim_.role.size() > kMaxNameBytes) {
-    return refuse(
-        fmt::format("the client's HELLO has a run id of {} bytes and a role of {} bytes; give at most {} bytes",
-                    claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
+    return refuse(fmt::format(
+        "the client's HELLO has a run id of {} bytes and a role of {} bytes; give at most {} bytes for each",
+        claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
   }
   if (claim_.secret == nullptr) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
@@ -99,12 +99,13 @@ ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
   return {.frame = {proto::kOk, {claim_.prove(proto::Prover::server)}}, .next = Next::serve};
 }
 
-ClientGreeting::ClientGreeting(const Secret* secret, std::string run_id, std::string role)
-    : own_{.secret = secret, .run_id = std::move(run_id), .role = std::move(role), .client_nonce = random_nonce()} {
+ClientGreeting::ClientGreeting(const Secret* secret, std::string run_id, std::string role, std::string server)
+    : own_{.secret = secret, .run_id = std::move(run_id), .role = std::move(role), .client_nonce = random_nonce()},
+      server_(std::move(server)) {
   if (own_.run_id.size() > kMaxNameBytes || own_.role.size() > kMaxNameBytes) {
-    throw InvalidArgument(
-        fmt::format("a store's client has a run id of {} bytes and a role of {} bytes; give at most {} bytes",
-                    own_.run_id.size(), own_.role.size(), kMaxNameBytes));
+    throw InvalidArgument(fmt::format(
+        "a client of a store was given a run id of {} bytes and a role of {} bytes; give at most {} bytes for each",
+        own_.run_id.size(), own_.role.size(), kMaxNameBytes));
   }
 }
 
@@ -115,24 +116,28 @@ std::string ClientGreeting::hello() const {
 }
 
 std::string ClientGreeting::prove(const proto::Contents& answer) {
-  if (answer.number != proto::kOk) throw StoreError(fmt::format("the server refused the greeting: {}", why(answer)));
+  if (answer.number != proto::kOk)
+    throw StoreError(fmt::format("the server at {} refused the greeting: {}", server_, why(answer)));
   if (answer.values.empty()) {
     if (own_.secret == nullptr) return {};
     // A server that asks for no proof can't prove that it knows the run's secret, so the client refuses the server.
-    throw StoreError(
-        "the server wants no secret, but this run has one, so the server is not this run's store; see whether another "
-        "program listens there");
+    throw StoreError(fmt::format(
+        "the server at {} wants no secret, but this run has a secret, so the server is not this run's store; "
+        "see which program listens at this address",
+        server_));
   }
   if (own_.secret == nullptr) {
     throw StoreError(
-        "the server wants the run's secret: set LOCKSTEP_STORE_SECRET, or LOCKSTEP_STORE_SECRET_FILE to a "
-        "file with it, as the launcher does for its ranks");
+        fmt::format("the server at {} wants the run's secret, but this process has none: set LOCKSTEP_STORE_SECRET to "
+                    "the secret, or LOCKSTEP_STORE_SECRET_FILE to a file with the secret",
+                    server_));
   }
   own_.server_nonce = answer.values.front();
   if (own_.server_nonce.size() != proto::kNonceBytes) {
-    throw StoreError(fmt::format(
-        "the server's challenge has {} bytes, and this client takes {}: use one release of lockstep in a run",
-        own_.server_nonce.size(), proto::kNonceBytes));
+    throw StoreError(
+        fmt::format("the challenge of the server at {} has {} bytes, and this client takes {}: use one release of "
+                    "lockstep in a run",
+                    server_, own_.server_nonce.size(), proto::kNonceBytes));
   }
   const std::string proof = own_.prove(proto::Prover::client);
   std::string bytes;
@@ -143,13 +148,14 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
 void ClientGreeting::check(const proto::Contents& answer) const {
   if (answer.number != proto::kOk) {
     throw StoreError(
-        fmt::format("the server refused this client: {}; see whether LOCKSTEP_STORE_SECRET (or the file of "
-                    "LOCKSTEP_STORE_SECRET_FILE) is that of the run at this address",
-                    why(answer)));
+        fmt::format("the server at {} refused this client: {}; see whether LOCKSTEP_STORE_SECRET (or the file of "
+                    "LOCKSTEP_STORE_SECRET_FILE) holds the secret of the run at this address",
+                    server_, why(answer)));
   }
   if (answer.values.empty() || !own_.verify(proto::Prover::server, answer.values.front())) {
-    throw StoreError(
-        "the server could not prove that it knows the run's secret; see which program listens at its address");
+    throw StoreError(fmt::format(
+        "the server at {} could not prove that it knows the run's secret; see which program listens at this address",
+        server_));
   }
 }
 

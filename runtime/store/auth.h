@@ -77,11 +77,11 @@ class ServerGreeting {
 };
 
 // ClientGreeting computes the client's messages in the greeting of one connection. If the greeting fails, prove() and
-// check() throw StoreError, whose message does not have the server's address; the caller adds the address.
+// check() throw StoreError, whose message has the server's address, if the caller gave the address.
 class ClientGreeting {
  public:
   // `secret` may be null, and must outlive this object if it is not null.
-  ClientGreeting(const Secret* secret, std::string run_id, std::string role);
+  ClientGreeting(const Secret* secret, std::string run_id, std::string role, std::string server = "an unknown address");
   // Returns the bytes of HELLO.
   std::string hello() const;
   // Takes the server's answer to HELLO and returns the bytes of the PROVE request. Returns an empty text if neither
@@ -92,6 +92,7 @@ class ClientGreeting {
 
  private:
   ChallengeResponse own_;
+  std::string server_;
 };
 
 }  // namespace lockstep::store

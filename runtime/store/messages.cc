@@ -19,8 +19,8 @@ std::string quoted_keys(std::span<const std::string> keys) {
 void throw_wait_timeout(std::string_view store, std::span<const std::string> keys, std::span<const std::string> missing,
                         const Deadline& deadline) {
   throw Timeout(
-      fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; look at the rank that sets them, which "
-                  "has not got that far, or has ended",
+      fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; look at the output of the rank that "
+                  "should set them, which is late or has ended",
                   store, keys.size(), deadline.progress(), missing.size(), quoted_keys(missing)));
 }
 
@@ -42,9 +42,9 @@ std::int64_t add_to_value(std::string_view store, std::string_view key, const st
   if (value != nullptr) {
     const auto current = parse_int(*value);
     if (!current) {
-      throw StoreError(
-          fmt::format("store ({}): add to key '{}': its value of {} bytes is not a decimal number; use another key",
-                      store, key, value->size()));
+      throw StoreError(fmt::format(
+          "store ({}): add to key '{}': the key's value of {} bytes is not a decimal number; use another key", store,
+          key, value->size()));
     }
     sum = *current;
   }

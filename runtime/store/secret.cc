@@ -38,34 +38,35 @@ bool is_mounted_read_only(int fd) {
 
 std::string read_secret_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
-    return InvalidArgument(fmt::format("{}={}: {}", kFileVariable, path, why));
+    return InvalidArgument(fmt::format("{}: {}", kFileVariable, why));
   };
   // O_NONBLOCK keeps open() from blocking this process if `path` is a pipe.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
+  if (!fd) throw refuse(fmt::format("the secret file {} can't be opened: {}", path, errno_text(errno)));
   // Check the open descriptor instead of the path, so that nobody can replace the file between the check and the read.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
   if (!S_ISREG(status.st_mode))
-    throw refuse("the path is not a regular file; write the 64 hex digits to a file of mode 0600");
+    throw refuse(
+        fmt::format("{} is not a regular file; write the secret's 64 hex digits to a file of mode 0600", path));
   if ((status.st_mode & 077) != 0 && !is_mounted_read_only(fd.get())) {
     throw refuse(
-        fmt::format("others may read or write the file (mode {:04o}): run chmod 600 on it, and if anybody else could "
-                    "have read it, draw a new secret",
-                    status.st_mode & 07777));
+        fmt::format("other users may read or write the secret file {} (mode {:04o}): run chmod 600 on the file, and if "
+                    "anybody else could have read it, draw a new secret",
+                    path, status.st_mode & 07777));
   }
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
     throw refuse(
-        fmt::format("the file belongs to user {}, and this process runs as user {}: give a file that belongs to this "
-                    "user or to root",
-                    status.st_uid, ::geteuid()));
+        fmt::format("the secret file {} belongs to user {}, but this process runs as user {}: give a file that belongs "
+                    "to the user of this process or to root",
+                    path, status.st_uid, ::geteuid()));
   }
   std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that a longer text is noticed
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = ::read(fd.get(), text.data() + size, text.size() - size);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw refuse(fmt::format("it can't be read: {}", errno_text(errno)));
+    if (count < 0) throw refuse(fmt::format("the secret file {} can't be read: {}", path, errno_text(errno)));
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
   }
@@ -96,17 +97,18 @@ Secret Secret::random() {
 
 Secret Secret::parse(std::string_view hex) {
   if (hex.size() != 2 * kBytes) {
-    throw InvalidArgument(fmt::format(
-        "a store's secret has {} hex digits, and this one has {} characters; 'openssl rand -hex {}' draws one",
-        2 * kBytes, hex.size(), kBytes));
+    throw InvalidArgument(
+        fmt::format("a store's secret has {} hex digits, but the given secret has {} characters; run 'openssl rand "
+                    "-hex {}' to draw a secret",
+                    2 * kBytes, hex.size(), kBytes));
   }
   Secret secret;
   for (std::size_t i = 0; i < hex.size(); ++i) {
     const int digit = hex_digit(hex[i]);
     if (digit < 0) {
       throw InvalidArgument(
-          fmt::format("a store's secret is {} hex digits, and character {} of this one is not a hex digit; 'openssl "
-                      "rand -hex {}' draws one",
+          fmt::format("a store's secret is {} hex digits, but character {} of the given secret is not a hex digit; run "
+                      "'openssl rand -hex {}' to draw a secret",
                       2 * kBytes, i + 1, kBytes));
     }
     secret.bytes_[i / 2] = secret.bytes_[i / 2] << 4 | static_cast<std::byte>(digit);

@@ -76,8 +76,8 @@ std::unique_ptr<ProcessTrace> make_trace(const TraceIdentity& identity, const st
       return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{trace_file(folder, identity.rank), identity}});
     } catch (const SystemError& error) {
       log_warn(
-          "trace: {}; this rank's trace is not written to a file (LOCKSTEP_TRACE_DIR): name a folder that can be "
-          "written",
+          "trace: {}; this rank's trace is not written to a file: set LOCKSTEP_TRACE_DIR to a folder that this process "
+          "can write",
           error.what());
     }
   }
@@ -96,7 +96,9 @@ void open_trace(const TraceIdentity& identity, const std::string& folder) {
   try {
     the_trace.store(make_trace(identity, folder).release(), std::memory_order_release);
   } catch (const SystemError& error) {
-    log_warn("trace: {}; this rank keeps no trace of its steps, and the run continues", error.what());
+    log_warn(
+        "trace: {}; this rank keeps no trace of its steps, and the run continues; correct this cause to get a trace",
+        error.what());
   }
 }
 
@@ -172,8 +174,9 @@ void keep_scalar(std::string_view name, double value, std::optional<std::int64_t
   if (to->scalars().put(name, point)) return;
   const std::uint64_t dropped = scalars_dropped.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(dropped)) return;
-  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names; log fewer names",
-           dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
+  log_warn(
+      "log_scalar: {} dropped, the last of '{}': a rank keeps only the values of the first {} names; log fewer names",
+      dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
 }
 
 std::vector<Scalar> newest_scalars() {

@@ -100,7 +100,8 @@ TEST_F(NcclEnd, ADestroyThatIsLateIsOnlySaid) {
   std::atomic<bool> said{false};
   set_log_sink([&](LogLevel level, std::string_view text) {
     const bool is_it = text.find("ncclCommDestroy of rank 1 (host ") != text.npos;
-    if (is_it && level == LogLevel::warn && text.find("has not returned in 1 s; it waits") != text.npos) said = true;
+    if (is_it && level == LogLevel::warn && text.find("has not returned in 1 s; the call waits") != text.npos)
+      said = true;
   });
   std::jthread healer([&] {
     wait_until([&] { return said.load(); });
@@ -290,7 +291,8 @@ TEST_F(NcclEnd, AnAbortedProcessMayComputeForLonger) {
   fake_nccl::inject("abort=early");
   std::atomic<bool> said{false};
   set_log_sink([&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::warn && text.find("after the abort of rank 0 (host ") != text.npos) said = true;
+    if (level == LogLevel::warn && text.find("after the abort of the communicator of rank 0 (host ") != text.npos)
+      said = true;
   });
   run_ranks(1, [&](Group group) {
     const Stream stream(group->device());

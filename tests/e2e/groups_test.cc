@@ -159,7 +159,7 @@ TEST(Groups, AreTheirProcesssAndNoForkedChilds) {
       EXPECT_EQ(std::count(lines.begin(), lines.end(), "sum 3 of 2"), 3) << result.out << result.err;
       if (!contains(result.out, "child")) continue;
       EXPECT_EQ(std::count(lines.begin(), lines.end(), "child ended with 0"), 2) << result.out;
-      EXPECT_TRUE(contains(result.out, "child: barrier: this belongs to process ")) << result.out;
+      EXPECT_TRUE(contains(result.out, "child: barrier: this object belongs to process ")) << result.out;
       EXPECT_TRUE(contains(result.out, "fork before init_process_group")) << result.out;
     }
   }

@@ -255,8 +255,8 @@ TEST_F(Trace, AFolderThatCantBeMadeEndsNoTraining) {
   std::ofstream(file("file")) << "x";
   const auto result = run(program("job", "", kTraced), {{"LOCKSTEP_TRACE_DIR", file("file/t")}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_text(result.err,
-              {"warning: trace: make the folder " + file("file/t"), "is not written to a file (LOCKSTEP_TRACE_DIR)"});
+  expect_text(result.err, {"warning: trace: make the folder " + file("file/t"),
+                           "is not written to a file: set LOCKSTEP_TRACE_DIR"});
 }
 
 TEST_F(Trace, ALinkOrAPipeInItsPlaceIsRefusedBeforeTheTraining) {

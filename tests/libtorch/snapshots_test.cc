@@ -340,7 +340,8 @@ TEST(Snapshots, OfAnotherProgramAreRefusedAndSaidWhy) {
   const auto error_of_run = [&](const MakeOptimizer& make) {
     return error_of<InvalidArgument>([&] { run({}, folder / "run", 6, make); });
   };
-  EXPECT_THAT(error_of_run(all.at("Adam")), HasSubstr("the item is of type 'SGD', and the program's is 'Adam'"));
+  EXPECT_THAT(error_of_run(all.at("Adam")),
+              HasSubstr("the item is of type 'SGD' in the snapshot, but the program's item is of type 'Adam'"));
   EXPECT_THAT(error_of_run([](const Net& net, std::vector<at::Tensor>) {
                 return std::make_unique<optim::SGD>(net.out->parameters(), optim::SGDOptions(0.1).momentum(0.9));
               }),

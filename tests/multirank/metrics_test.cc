@@ -155,7 +155,9 @@ TEST(Metrics, MoreThanCanBeCountedIsRefused) {
     metrics.add("rows", 1.0, kMost);
     EXPECT_NE(error_of<InvalidArgument>([&] { metrics.add("rows", 1.0, 1); }).find("'rows' counts more than"),
               std::string::npos);
-    EXPECT_NE(error_of<InvalidArgument>([&] { metrics.result(); }).find("the ranks count more than"),
+    EXPECT_NE(error_of<InvalidArgument>([&] {
+                metrics.result();
+              }).find("the counts of all ranks for one name sum to more than"),
               std::string::npos);
     metrics.reset();
     metrics.add("rows", 1.0, 2);
@@ -251,7 +253,8 @@ TEST(Metrics, RefuseWhatCannotBeMeant) {
     EXPECT_THROW(metrics.add("", 1.0), InvalidArgument);
     metrics.add("loss", 1.0);
     const std::string text = error_of<InvalidArgument>([&] { metrics.result("lost"); });
-    EXPECT_NE(text.find("no rank has added to 'lost'; there are: 'loss'"), std::string::npos) << text;
+    EXPECT_NE(text.find("no rank has added a value named 'lost'; the ranks have added: 'loss'"), std::string::npos)
+        << text;
   });
 }
 

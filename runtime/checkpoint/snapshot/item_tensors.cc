@@ -40,8 +40,8 @@ void SnapshotFiles::check_slices(const Manifest& manifest, const std::string& na
         const std::vector<std::int64_t> wanted{slice.end - slice.begin};
         if (found != tensors.end() && found->second.dtype == tensor.dtype && found->second.shape == wanted) continue;
         throw CorruptData(
-            fmt::format("the snapshot's file {} lacks {} of tensor {} of item {}, which the manifest says is in this "
-                        "file; use another snapshot",
+            fmt::format("the snapshot's file {} lacks a slice {} of tensor {} of item {}, which the manifest lists in "
+                        "this file; the file is damaged: use another snapshot",
                         name, describe(tensor.dtype, wanted), in_quotes(tensor.name), in_quotes(item.name)));
       }
     }

@@ -52,8 +52,8 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
     }
     if (deadline.expired()) {
       log_warn(
-          "snapshots: this process does not save step {}: another process holds '{}' to save this step, and has not "
-          "done so yet; look at the other ranks' output",
+          "snapshots: this process does not save step {}: another process holds the lock '{}' to save this step, but "
+          "has not finished yet; look at the other ranks' output",
           step, path.string());
       return std::nullopt;
     }

@@ -102,22 +102,23 @@ void refuse_if_fenced(const fs::path& folder, const Manifest& head, bool is_surv
     is_recorded = is_recorded || other.number == head.generation;
     if (other.number == head.generation && !is_survivor && other.why_not.empty() &&
         other.writer != writer_in_record(head.writer)) {
-      throw InvalidArgument(fmt::format(
-          "snapshots: step {} is not saved: the folder '{}' was emptied, and {} has begun anew in it; end this run",
-          head.step, folder.string(), other.writer));
+      throw InvalidArgument(
+          fmt::format("snapshots: step {} is not saved: the folder '{}' was emptied, and {} has begun a new run in the "
+                      "folder; end this run",
+                      head.step, folder.string(), other.writer));
     }
     if (other.number <= head.generation) continue;
     throw InvalidArgument(
         fmt::format("snapshots: step {} is not saved: {} has resumed this job in '{}', as generation {}, and this run "
-                    "is generation {}; end this run",
+                    "is the older generation {}; end this run",
                     head.step, other.writer.empty() ? "another run" : other.writer, folder.string(), other.number,
                     head.generation));
   }
   if (!is_recorded) {
-    throw InvalidArgument(fmt::format(
-        "snapshots: step {} is not saved: the record of this run, generation {}, is gone from '{}'; was the folder "
-        "moved or emptied? Put it back, or end this run and start again",
-        head.step, head.generation, folder.string()));
+    throw InvalidArgument(
+        fmt::format("snapshots: step {} is not saved: the record of this run, generation {}, is gone from '{}'; if the "
+                    "folder was moved or emptied, put it back; otherwise end this run and start the job again",
+                    head.step, head.generation, folder.string()));
   }
 }
 
@@ -170,11 +171,12 @@ FoundSnapshot open_snapshot(const fs::path& path) {
                       path.string()));
     case SnapshotState::partial:
       throw InvalidArgument(
-          fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one folder",
+          fmt::format("the snapshot '{}' is in parts on several hosts: {} Copy the step's folders of all hosts into "
+                      "one folder, and name that folder",
                       path.string(), snapshot.why_not));
     case SnapshotState::damaged:
-      throw CorruptData(
-          fmt::format("the snapshot '{}' is damaged; name another one: {}", path.string(), snapshot.why_not));
+      throw CorruptData(fmt::format("the snapshot '{}' is damaged; name another snapshot; the damage: {}",
+                                    path.string(), snapshot.why_not));
     case SnapshotState::later:
       throw InvalidArgument(fmt::format("the snapshot '{}' can't be read by this version of lockstep: {}",
                                         path.string(), snapshot.why_not));
@@ -267,7 +269,7 @@ void abandon_snapshot(const fs::path& snapshot) noexcept {
   try {
     remove_snapshot(snapshot);
   } catch (const std::exception& error) {
-    log_warn("snapshots: could not remove the folder '{}' of an unfinished snapshot: {}; remove it yourself",
+    log_warn("snapshots: could not remove the folder '{}' of an unfinished snapshot: {}; remove this folder yourself",
              snapshot.string(), error.what());
   }
 }

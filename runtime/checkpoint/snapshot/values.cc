@@ -18,16 +18,19 @@ constexpr const char* kKinds[] = {"true or false", "a whole number",          "a
 
 const SnapshotValue& find(const SnapshotValues& values, std::string_view name) {
   if (const auto found = values.find(std::string(name)); found != values.end()) return found->second;
-  throw InvalidArgument(fmt::format(
-      "snapshot: the item has no value {}; it has {}: was the snapshot saved by another program?", in_quotes(name),
-      values.empty() ? "none"
-                     : joined(
-                           values, [](const auto& item) { return in_quotes(item.first); }, ", ", 12)));
+  throw InvalidArgument(
+      fmt::format("snapshot: the saved item has no value {}; the item's values: {}; resume with the program that saved "
+                  "the snapshot, or use another snapshot",
+                  in_quotes(name),
+                  values.empty() ? "none"
+                                 : joined(
+                                       values, [](const auto& item) { return in_quotes(item.first); }, ", ", 12)));
 }
 
 [[noreturn]] void refuse(std::string_view name, const SnapshotValue& value, const char* wanted) {
   throw InvalidArgument(
-      fmt::format("snapshot: value {} is {}, and must be {}; was the snapshot saved by another program?",
+      fmt::format("snapshot: the saved value {} is {}, and must be {}; resume with the program that saved the "
+                  "snapshot, or use another snapshot",
                   in_quotes(name), kKinds[value.index()], wanted));
 }
 

@@ -140,7 +140,7 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   if (context.identity.rank == 0) {
     log_warn(
         "the ranks of one host can't share memory: {}; they send each other everything over the network, which is "
-        "slower",
+        "slower; correct this cause to let them share memory",
         why_not);
   }
   return nullptr;

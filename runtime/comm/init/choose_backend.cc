@@ -69,7 +69,9 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
       reason = agree_on_reasons("backend", {{backend->name, reason}}, context, deadline).front().why_not;
     if (reason.empty()) return {.backend = backend, .why = "asked for"};
     throw BackendUnavailable(
-        fmt::format("init_process_group: backend '{}' was asked for, and can't be used: {}", name, reason));
+        fmt::format("init_process_group: backend '{}' was asked for, and can't be used: {}. Pass backend 'auto' to let "
+                    "lockstep choose one",
+                    name, reason));
   }
   std::string passed_over;
   std::vector<Reason> to_agree;
@@ -95,13 +97,14 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
   if (rendezvous::count_hosts(context.roster) > 1 && context.device.kind == DeviceKind::cpu) {
     throw BackendUnavailable(
         fmt::format("init_process_group: the ranks are on {} hosts ({}), and no backend that works across hosts can be "
-                    "used: {}; or start all ranks on one host",
+                    "used: {}; make one of these backends usable, or start all ranks on one host",
                     rendezvous::count_hosts(context.roster), rendezvous::describe_hosts(context.roster),
                     remedies.empty() ? passed_over : remedies));
   }
-  throw BackendUnavailable(fmt::format(
-      "init_process_group: no backend can serve these {} ranks: {}; ask for a backend by name to read what it needs",
-      context.roster.size(), passed_over));
+  throw BackendUnavailable(
+      fmt::format("init_process_group: no backend can serve these {} ranks: {}; ask for a backend by name, and the "
+                  "error will say what that backend needs",
+                  context.roster.size(), passed_over));
 }
 
 }  // namespace lockstep

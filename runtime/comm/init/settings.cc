@@ -15,8 +15,9 @@ namespace {
 
 std::optional<int> merge(std::optional<int> argument, std::optional<int> from_url, std::string_view name) {
   if (argument && from_url && *argument != *from_url) {
-    throw InvalidArgument(fmt::format("init_process_group: {}={} was passed and init_method says {}; pass one of them",
-                                      name, *argument, *from_url));
+    throw InvalidArgument(
+        fmt::format("init_process_group: {}={} was passed, but init_method says {}; pass only one of the two", name,
+                    *argument, *from_url));
   }
   return argument ? argument : from_url;
 }
@@ -53,8 +54,8 @@ net::HostPort relay_at(const std::string& text) {
     return net::parse_host_port(text);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_MEMBERSHIP: {}; only `lockstep run` sets this variable, for its ranks; "
-                    "unset it if you start the ranks in another way",
+        fmt::format("environment: LOCKSTEP_MEMBERSHIP is not an address: {}; only `lockstep run` sets this variable, "
+                    "for its ranks; unset it if you start the ranks in another way",
                     error.what()));
   }
 }
@@ -66,7 +67,7 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   if (options.timeout) {
     if (options.timeout->count() <= 0) {
       throw InvalidArgument(
-          fmt::format("init_process_group: timeout of {} s was passed; it must be above 0: give one such as "
+          fmt::format("init_process_group: timeout of {} s was passed; the timeout must be above 0: pass, for example, "
                       "std::chrono::seconds(60)",
                       std::chrono::duration<double>(*options.timeout).count()));
     }

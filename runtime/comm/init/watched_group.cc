@@ -78,8 +78,10 @@ std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext&
       return create_over(backend_named("shm"), own, job, deadline);
     } catch (const BackendUnavailable& error) {  // on every one of its ranks
       if (own.identity.rank == 0) {
-        log_warn("group '{}' can't use shared memory: {}; the group continues over backend '{}'",
-                 own.roster.front().group, error.what(), otherwise.name);
+        log_warn(
+            "group '{}' can't use shared memory: {}; the group continues over backend '{}'; correct this cause to use "
+            "shared memory",
+            own.roster.front().group, error.what(), otherwise.name);
       }
     }
   }

@@ -80,8 +80,8 @@ void wait_for_end(MpiThread& self) REQUIRES(self.mutex) {
   while (!self.ended) {
     if (self.changed.wait_until(self.mutex, patience)) continue;
     log_warn(
-        "backend 'mpi': MPI_Finalize has not returned, {}; this process ends without it: see whether another rank "
-        "still runs",
+        "backend 'mpi': MPI_Finalize has not returned, {}; this process ends without waiting for MPI_Finalize any "
+        "longer: see whether another rank still runs",
         patience.progress());
     return;
   }
@@ -172,7 +172,7 @@ void start_mpi(int rank, int world_size) {
   if (mpi_rank == rank && mpi_size == world_size) return;
   throw Mismatch(
       fmt::format("backend 'mpi': MPI says this is rank {} of {}, but the program or its environment says rank {} of "
-                  "{}; start all ranks with one mpirun, and set no RANK and WORLD_SIZE",
+                  "{}; start all ranks with one mpirun, and unset RANK and WORLD_SIZE",
                   mpi_rank, mpi_size, rank, world_size));
 }
 

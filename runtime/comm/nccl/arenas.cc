@@ -168,7 +168,7 @@ void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t by
   }
   if (reasons.empty()) return own->handle;
   log_warn(
-      "nccl: an arena of {} bytes could not be registered with NCCL, which now copies its data once more in each "
+      "nccl: an arena of {} bytes could not be registered with NCCL, so NCCL copies the arena's data once more in each "
       "collective: {}; set NCCL_DEBUG=WARN to read more",
       bytes, reasons);
   if (own->handle != nullptr) {

@@ -32,8 +32,8 @@ ComputeAhead::ComputeAhead(DeviceRuntime& runtime, DeviceId device, std::vector<
     });
   } catch (const SystemError& error) {
     log_warn(
-        "nccl: no thread could be started to see when the program's kernels on {} end: {}; the abort of the group does "
-        "not wait for these kernels; raise 'ulimit -u'",
+        "nccl: no thread could be started to see when the program's kernels on {} end: {}; so the abort of the group "
+        "does not wait for these kernels; raise 'ulimit -u'",
         device.str(), error.what());
     ended_ = true;
   }

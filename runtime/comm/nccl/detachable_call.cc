@@ -120,14 +120,17 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     comm::ActiveTimeout patience(kReleasePatience);
     while (!call.wait(patience.next())) {
       if (!patience.over()) continue;
-      log_info("nccl: kernels on {} still run, so lockstep frees the memory of the group there when they have ended",
-               device.str());
+      log_info(
+          "nccl: kernels on {} still run, so lockstep frees the group's memory on this GPU only when these kernels "
+          "have ended",
+          device.str());
       return;
     }
     if (const auto error = call.error()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
-    log_warn("nccl: this process could not free memory on {}, and keeps it: {}; end the process to free it",
-             device.str(), error.what());
+    log_warn(
+        "nccl: this process could not free memory on {}, and keeps the memory: {}; end the process to free the memory",
+        device.str(), error.what());
   }
 }
 

@@ -147,8 +147,8 @@ LaunchThread::~LaunchThread() {
   for (comm::ActiveTimeout patience(kEndPatience); !thread_.wait(patience.next());) {
     if (!patience.over()) continue;
     log_error(
-        "nccl: a call of NCCL by this process has not returned, so lockstep ends without the call's thread; see "
-        "whether nvidia-smi answers");
+        "nccl: a call of NCCL by this process has not returned, so lockstep ends without waiting for the call's "
+        "thread; see whether nvidia-smi answers");
     return;
   }
 }

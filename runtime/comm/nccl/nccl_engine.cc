@@ -339,8 +339,8 @@ void NcclEngine::end_in_order() {
     if (!patience && core_.failure.happened()) patience.emplace(3 * core_.options.abort_patience);
     if (!patience || !patience->over()) continue;
     log_error(
-        "nccl: a call of NCCL has not returned on {}, so lockstep ends the group without the call's thread; see "
-        "whether nvidia-smi answers",
+        "nccl: a call of NCCL has not returned on {}, so lockstep ends the group without waiting for the call's "
+        "thread; see whether nvidia-smi answers",
         own_name());
     return;
   }
@@ -401,8 +401,8 @@ void NcclEngine::close() {
   if (!core_.failure.happened() || thrown_.load(std::memory_order_relaxed)) return;
   // Nobody is left to throw it to.
   log_warn(
-      "nccl: the group of {} has not ended in order: {}; look at the other ranks' output, and don't trust results that "
-      "were not waited for",
+      "nccl: the group of {} has not ended in order: {}; look at the other ranks' output, and don't use results of "
+      "operations on which this rank has not waited",
       own_name(), core_.failure.known().text);
 }
 

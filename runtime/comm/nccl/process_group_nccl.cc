@@ -36,8 +36,8 @@ void ProcessGroupNccl::check_place(std::string_view operation, const ConstBuffer
   const DeviceId place = engine_->runtime().place_of(buffer.data, buffer.device);
   if (place == buffer.device) return;
   throw InvalidArgument(
-      fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, and its memory is {}; give memory of "
-                  "that device, or pass the device on which the memory is",
+      fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, but its memory is {}; give memory of "
+                  "that device, or name the memory's device in the buffer",
                   operation, rank(), size(), buffer.device.str(),
                   place.kind == DeviceKind::cpu ? "the host's" : "on " + place.str()));
 }

@@ -75,8 +75,8 @@ void NcclShutdown::start_abort() {
       return;
     } catch (const std::exception& error) {
       log_error(
-          "nccl: no thread could be started to abort the communicator of {}, so the thread that found the failure does "
-          "it: {}; raise 'ulimit -u'",
+          "nccl: no thread could be started to abort the communicator of {}, so the thread that found the failure "
+          "aborts the communicator: {}; raise 'ulimit -u'",
           core_.own_name(), error.what());
     }
   }
@@ -145,8 +145,8 @@ void NcclShutdown::drain() {
   for (comm::ActiveTimeout patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
     if (!patience.over()) continue;
     log_warn(
-        "nccl: after the abort of {}, a call of the GPU's driver has not returned on {}; see whether nvidia-smi "
-        "answers",
+        "nccl: after the abort of the communicator of {}, a call of the GPU's driver has not returned on {}; see "
+        "whether nvidia-smi answers",
         core_.own_name(), core_.context.device.str());
     return;
   }
@@ -155,8 +155,8 @@ void NcclShutdown::drain() {
 
 void NcclShutdown::end_the_process(const char* what) {
   log_error(
-      "nccl: {} of {} has not returned in {} s; see whether nvidia-smi answers. The next lines say what the group did, "
-      "and what follows",
+      "nccl: {} of {} has not returned in {} s; see whether nvidia-smi answers. The next log lines list the group's "
+      "last operations, and say whether this process ends",
       what, core_.own_name(), seconds(core_.options.abort_patience));
   if (core_.failure.happened()) log_error("nccl: the group had failed: {}", core_.failure.known().text);
   for (const std::string& line : core_.calls.flight_record().lines()) log_error("nccl: flight record: {}", line);
@@ -169,8 +169,8 @@ void NcclShutdown::end_the_process(const char* what) {
     ::_exit(kExitAbortBlocked);
   }
   log_error(
-      "nccl: the process continues (LOCKSTEP_FAILURE_WATCHDOG=off), with a GPU that may never come free; save what you "
-      "need, and end the process");
+      "nccl: the process continues (LOCKSTEP_FAILURE_WATCHDOG=off), although its GPU may never become free; save what "
+      "you need, and end the process");
   device_is_stuck_.store(true, std::memory_order_release);
   core_.notify();
 }
@@ -254,14 +254,14 @@ void NcclShutdown::destroy() {
     if (since_failure && since_failure->over()) return end_the_process("ncclCommDestroy");
     if (patience.over() && !std::exchange(said, true)) {
       log_warn(
-          "nccl: ncclCommDestroy of {} has not returned in {} s; it waits for the other ranks of its host, and for the "
-          "kernels on {}: see whether those ranks still run",
+          "nccl: ncclCommDestroy of {} has not returned in {} s; the call waits for the other ranks of this host and "
+          "for the kernels on {}: see whether these ranks and kernels still run",
           core_.own_name(), seconds(core_.options.abort_patience), core_.context.device.str());
     }
     if (!limit.expired()) continue;
     log_error(
-        "nccl: ncclCommDestroy of {} has not returned, {}, so lockstep ends the group without the call's thread; see "
-        "whether nvidia-smi answers",
+        "nccl: ncclCommDestroy of {} has not returned, {}, so lockstep ends the group without waiting for the call's "
+        "thread; see whether nvidia-smi answers",
         core_.own_name(), limit.progress());
     return;
   }

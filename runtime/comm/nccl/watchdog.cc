@@ -34,8 +34,8 @@ void Watchdog::stop(comm::ActiveTimeout patience) {
   while (!thread_->wait(patience.next())) {
     if (!patience.over()) continue;
     log_error(
-        "nccl: a call of the GPU's driver has not returned on {}, so lockstep ends the group without the call's "
-        "thread; see whether nvidia-smi answers",
+        "nccl: a call of the GPU's driver has not returned on {}, so lockstep ends the group without waiting for the "
+        "call's thread; see whether nvidia-smi answers",
         core_.own_name());
     break;
   }

@@ -207,8 +207,8 @@ SharedSetup join(const GroupContext& context, const Beside& beside, const std::s
     sockets.push_back(net::unix_connect_abstract(endpoint, deadline.sooner(kConnectLimit)));
   } catch (const Error& error) {
     throw BackendUnavailable(
-        fmt::format("this rank could not reach {}: {}; ranks share memory only inside one network namespace: run them "
-                    "in one container, or give the containers one network",
+        fmt::format("this rank could not reach {}: {}; ranks share memory only inside one network namespace: run the "
+                    "ranks of this host in one container, or give their containers one network",
                     context.roster[0].describe(), error.what()));
   }
   check_user(sockets[0].get());
@@ -228,8 +228,8 @@ void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& ju
     consensus_of(context).contribute(why, judge, Deadline::after({}));
   } catch (const Error& error) {
     log_warn(
-        "backend 'shm': rank {} gives up, and could not tell the other ranks through the store: {}; they wait until "
-        "their own timeouts: look at the process that hosts the store",
+        "backend 'shm': rank {} gives up, and could not tell the other ranks through the store: {}; the other ranks "
+        "would wait until their timeouts: end them now if they still run",
         context.identity.rank, error.what());
   }
 }
@@ -264,7 +264,7 @@ std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& dead
     return context.store->get(kEndpoint, deadline);
   } catch (const Timeout&) {
     throw Timeout(
-        fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether that rank still runs",
+        fmt::format("backend 'shm': {} has not started to set up shared memory, {}; see whether that rank still runs",
                     context.roster[0].describe(), deadline.progress()));
   }
 }

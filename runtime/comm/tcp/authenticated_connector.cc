@@ -85,8 +85,8 @@ std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const st
 
 void AuthenticatedConnector::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
   throw Timeout(
-      fmt::format("TCP: {} did not connect to {}, {}{}; see that the hosts reach each other there, or name another "
-                  "interface in GLOO_SOCKET_IFNAME",
+      fmt::format("TCP: {} did not connect to {}, {}{}; check the network between the hosts of these ranks, or name "
+                  "another interface in GLOO_SOCKET_IFNAME",
                   joined(
                       missing, [this](int rank) { return own_.describe(rank); }, ", ", 12),
                   own_.describe(own_.rank), deadline.progress(), acceptor_ ? acceptor_->strangers() : ""));

@@ -93,8 +93,8 @@ void ConnectAttempt::try_again(const std::string& problem) {
   if (counts) ++tries_;
   if (tries_ == kTries) {
     throw BackendUnavailable(fmt::format(
-        "TCP: the process that listens at {}, where {} should listen, could not prove to {} that it knows the job's "
-        "secret, {} times: {}; find out with `ss -ltnp` what listens there, and give all ranks one secret",
+        "TCP: the process that listens at {}, the address of {}, could not prove to {} that it knows the job's "
+        "secret, {} times: {}; run `ss -ltnp` on that host to see which process listens, and give all ranks one secret",
         place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
   }
   if (counts) connect();

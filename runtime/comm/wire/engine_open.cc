@@ -53,7 +53,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
       if (check) check();
       if (!deadline.expired() || is_over(Deadline::after(kOverdue))) continue;
       throw Timeout(
-          fmt::format("{}: {} timed out waiting for {}, {}; see that every rank runs and reaches this call too, or "
+          fmt::format("{}: {} timed out waiting for {}, {}; see that every rank still runs and reaches this call, or "
                       "raise the timeout",
                       wire_->name(), who(rank_), wire_->opening(), deadline.progress()));
     }

@@ -22,8 +22,10 @@ Reading read_open_mpi(const Family& family, const Environment& environment, cons
     try {
       address = net::parse_host_port(*value, std::uint16_t{0});
     } catch (const InvalidArgument& error) {
-      log_warn("init_process_group: {}={} names no host, so lockstep ignores it: {}; correct or unset it", name, *value,
-               error.what());
+      log_warn(
+          "init_process_group: {}={} names no host, so lockstep ignores this variable: {}; correct or unset the "
+          "variable",
+          name, *value, error.what());
       continue;
     }
     const int port = port_of_job(fmt::format("azure/{}", environment.get("AZUREML_RUN_ID").value_or(*value)));

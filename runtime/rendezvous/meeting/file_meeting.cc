@@ -62,14 +62,14 @@ void clear_stale(const std::string& path, const MeetingNote& own) {
     case WriterState::gone: remove_stale_note(path, *found); return;
     case WriterState::alive:
       throw Mismatch(
-          fmt::format("init_method file://{}: the file is in use by {}, which still runs, and this is {}; if both are "
-                      "rank 0 of one job, give each process its own rank, else give each job its own path",
+          fmt::format("init_method file://{}: the file is in use by {}, which still runs, and this process is {}; if "
+                      "both are rank 0 of one job, give each process its own rank, else give each job its own path",
                       path, found->writer(), own.writer()));
     case WriterState::unknown:
       throw Mismatch(
           fmt::format("init_method file://{}: the file is there already, written by {}, and this host can't tell "
-                      "whether that process still runs; if its run is over, as after a reboot of its host, remove the "
-                      "file, else give another path",
+                      "whether that process still runs; if that process has ended, as after a reboot of its host, "
+                      "remove the file, else give another path",
                       path, found->writer()));
   }
 }

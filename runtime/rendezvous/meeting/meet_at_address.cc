@@ -43,10 +43,10 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
     }
     owned.reset();
     if (!backoff.pause(deadline)) {
-      throw Timeout(fmt::format(
-          "rendezvous: {} has not met rank 0 at {} (from {}), {}: the process that answers there {}; look at rank 0's "
-          "output",
-          whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure));
+      throw Timeout(
+          fmt::format("rendezvous: {} has not reached rank 0 at {} (from {}), {}: the process that answers at this "
+                      "address {}; look at rank 0's output",
+                      whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure));
     }
   }
 }
@@ -57,7 +57,8 @@ std::shared_ptr<OwnedStore> host_at_address(const MeetingPlan& plan, const Ident
   const net::HostLookup found = net::await_own(plan.address.host, deadline, [&](const net::HostLookup& seen) {
     if (!std::exchange(has_said, true)) {
       log_warn(
-          "rendezvous: {} waits to host the store at {} (from {}): {}; correct this address if it is not this host's",
+          "rendezvous: {} waits to host the store at {} (from {}): {}; correct this address if it is not an address of "
+          "this host",
           whoami(identity), plan.address.to_string(), plan.told_by, seen.problem);
     }
     return true;

@@ -26,9 +26,9 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
     if (note.boot_id != boot_id() && net::is_loopback(note.address)) {
       throw InvalidArgument(
-          fmt::format("init_method file://{}: {} is on host {} and rank 0 on host {}, whose store serves that host "
-                      "only; set GLOO_SOCKET_IFNAME on rank 0 to the interface that the other hosts reach, or pass "
-                      "init_method tcp://host:port; if that run is over, remove the file",
+          fmt::format("init_method file://{}: {} is on host {}, but rank 0's store on host {} serves only rank 0's "
+                      "host; set GLOO_SOCKET_IFNAME on rank 0 to the interface that the other hosts reach, or pass "
+                      "init_method tcp://host:port; if rank 0's run is over, remove the file",
                       plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
@@ -37,8 +37,8 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
     if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("init_method file://{}: this rank did not reach the store at {}, which {} wrote into the file, "
-                      "{}: {}; look at rank 0's output",
+          fmt::format("init_method file://{}: this rank did not reach the store at {}, the address that {} wrote into "
+                      "the file, {}: {}; look at rank 0's output",
                       plan.path, note.address.to_string(), note.writer(), deadline.progress(), failure));
     }
   }

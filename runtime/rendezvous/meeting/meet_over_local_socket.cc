@@ -28,9 +28,9 @@ std::shared_ptr<OwnedStore> connect_via_socket(const MeetingPlan& plan, const Id
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("rendezvous: {} has not met rank 0, {}, at the address that unix socket @{} gives: {}; look at "
-                      "rank 0's output",
-                      whoami(identity), deadline.progress(), plan.socket, failure));
+          fmt::format("rendezvous: {} could not connect to rank 0's store at the address from unix socket @{}, {}: "
+                      "{}; look at rank 0's output",
+                      whoami(identity), plan.socket, deadline.progress(), failure));
     }
   }
 }

@@ -57,7 +57,7 @@ std::shared_ptr<OwnedStore> connect_via_pmix(PmixSession& session, const Meeting
     }
   } while (!deadline.expired());
   throw Timeout(
-      fmt::format("rendezvous: {} has not met rank 0 through PMIx, {}: {}; look at rank 0's output, or set "
+      fmt::format("rendezvous: {} has not reached rank 0 through PMIx, {}: {}; look at rank 0's output, or set "
                   "LOCKSTEP_TIMEOUT (seconds) if rank 0 starts later",
                   whoami(identity), deadline.progress(), failure));
 }
@@ -69,8 +69,8 @@ std::shared_ptr<OwnedStore> meet_over_pmix(const MeetingPlan& plan, const Identi
   std::shared_ptr<PmixSession> session = PmixSession::open();
   if (session->rank() != identity.rank) {
     throw Mismatch(
-        fmt::format("rendezvous: {} (from {}) is rank {} for the launcher's PMIx server; start the program with mpirun "
-                    "itself, without a launcher between",
+        fmt::format("rendezvous: {} (from {}) has another rank, {}, at the launcher's PMIx server; start the program "
+                    "directly with mpirun, without another launcher between them",
                     whoami(identity), identity.source, session->rank()));
   }
   auto owned = identity.rank == 0 ? host(*session, plan, identity, deadline)

@@ -95,9 +95,9 @@ std::shared_ptr<OwnedStore> connect_via_agent(store::TorchStoreClient& agent, co
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
-          fmt::format("rendezvous: {} has not met rank 0, {}, at the address that torchrun's store at {} gives: {}; "
-                      "look at rank 0's output",
-                      whoami(identity), deadline.progress(), plan.address.to_string(), failure));
+          fmt::format("rendezvous: {} could not connect to rank 0's store at the address from torchrun's store at {}, "
+                      "{}: {}; look at rank 0's output",
+                      whoami(identity), plan.address.to_string(), deadline.progress(), failure));
     }
   }
 }

@@ -24,8 +24,8 @@ void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds li
       server.address().to_string(), std::chrono::duration<double>(limit).count());
   if (server.wait_until_idle(deadline)) return;
   log_warn(
-      "rendezvous: this process ends with {} connections to its store at {} open; their ranks will get a StoreError: "
-      "see why these ranks are late",
+      "rendezvous: this process ends while {} connections to its store at {} are open; the ranks of these connections "
+      "will get a StoreError: see in their output why they are late",
       server.client_count(), server.address().to_string());
 }
 

@@ -155,7 +155,7 @@ PmixSession::Job PmixSession::job(const Deadline& deadline) {
     Question* const answer = ask(rank, key, deadline);
     if (answer == nullptr) {
       if (!deadline.expired()) return std::nullopt;
-      throw Timeout(fmt::format("PMIx: the launcher's server did not answer what the value of {} is, {}; {}", key,
+      throw Timeout(fmt::format("PMIx: the launcher's server did not send the value of {}, {}; {}", key,
                                 deadline.progress(), kRemedy));
     }
     MutexLock lock(answer->mutex);

@@ -109,9 +109,9 @@ std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint
     throw Timeout(fmt::format("rendezvous: {} didn't reach the job's store at {} (from {}), {}: {}; {}",
                               whoami(identity), address, plan.told_by, deadline.progress(), error.what(), remedy));
   } catch (const StoreError& error) {
-    throw StoreError(
-        fmt::format("rendezvous: {} found no store of this job at {} (from {}): {}; see what listens at this address",
-                    whoami(identity), address, plan.told_by, error.what()));
+    throw StoreError(fmt::format(
+        "rendezvous: {} found no store of this job at {} (from {}): {}; see which program listens at this address",
+        whoami(identity), address, plan.told_by, error.what()));
   }
 }
 

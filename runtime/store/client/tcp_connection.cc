@@ -28,8 +28,8 @@ UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect 
   } catch (const SystemError& error) {
     if (error.error_number() != ECONNREFUSED) throw;
     throw StoreError(
-        fmt::format("nobody listens any more at the store's address {} ({}): the process that hosts the store, which "
-                    "is the launcher or rank 0, has ended or is about to: look at its output",
+        fmt::format("nobody listens any more at the store's address {} ({}): the process that hosts the store (the "
+                    "launcher or rank 0) has ended or is ending: look at the output of that process",
                     address.to_string(), errno_text(error.error_number())));
   }
 }
@@ -65,21 +65,22 @@ TcpConnection TcpConnection::open_with(const net::HostPort& address, const Deadl
       outcome = error.what();
     } catch (const CorruptData& error) {
       throw StoreError(
-          fmt::format("the process at {} answered the greeting with something that no store server sends ({}); is it "
-                      "another program's port?",
+          fmt::format("the process at {} answered the greeting with something that no store server sends ({}); see "
+                      "whether another program uses this port, and correct the address",
                       address.to_string(), error.what()));
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("the process at {} accepts connections but did not answer the greeting of a store client, {}, {} "
-                      "attempts; last: {}; is it another program's port{}?",
+                      "attempts; last: {}; see whether another program{} uses this port, and correct the address",
                       address.to_string(), deadline.progress(), attempt, outcome, or_what));
     }
   }
 }
 
 void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
-  ClientGreeting greeting(endpoint.secret ? &*endpoint.secret : nullptr, endpoint.run_id, endpoint.role);
+  ClientGreeting greeting(endpoint.secret ? &*endpoint.secret : nullptr, endpoint.run_id, endpoint.role,
+                          endpoint.address.to_string());
   send(greeting.hello(), deadline);
   const std::string proof = greeting.prove(receive(Op::hello, 0, deadline));
   if (proof.empty()) return;

@@ -24,8 +24,8 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
   const std::size_t entries = values_.size() + items_;
   if (is_new && entries >= limits_.max_entries) {
     throw StoreError(
-        fmt::format("write to key '{}': the store holds {} keys and items of queues, and its limit is {}; erase some, "
-                    "or raise the limit (lockstep store serve --max-keys)",
+        fmt::format("write to key '{}': the store holds {} keys and items of queues, and its limit is {}; erase some "
+                    "of them, or raise the limit (lockstep store serve --max-keys)",
                     key, entries, limits_.max_entries));
   }
 }

@@ -53,8 +53,10 @@ bool ServerLoop::run() {
     loop_.run([this](const std::exception& error) { survive([&] { warn(error.what()); }); });
   } catch (const std::exception& error) {
     was_stopped = false;
-    log_error("store server at {}: the server ends, and all clients are closed: {}; start the job again",
-              address_.to_string(), error.what());
+    log_error(
+        "store server at {}: the server ends because of an error, and closes the connections of all clients: {}; start "
+        "the job again",
+        address_.to_string(), error.what());
   }
   // Close the clients before close_listener(), because close_listener() makes the last report of the number of clients.
   clients_.clear();
@@ -353,7 +355,7 @@ void ServerLoop::warn(const std::string& text) {
     summary_is_due_ = true;
     loop_.run_after(log_limit_.summary_time() - Clock::now(), [this] {
       summary_is_due_ = false;
-      log_warn("store server at {}: {} more such lines were left out of this output", address_.to_string(),
+      log_warn("store server at {}: {} more warnings about clients were left out of this output", address_.to_string(),
                log_limit_.take_left_out());
     });
   }

@@ -45,7 +45,7 @@ TEST(OwnerProcess, RefusesWithBothProcesses) {
       owner.require("barrier");
     } catch (const InvalidArgument& error) {
       const std::string text = error.what();
-      return text.starts_with("barrier: this belongs to process " + parent + ", and process " +
+      return text.starts_with("barrier: this object belongs to process " + parent + ", and process " +
                               std::to_string(::getpid()) + " was forked from it");
     }
     return false;

@@ -289,9 +289,8 @@ TEST_F(Safetensors, AnUnknownNameListsItsNeighbours) {
   write_sample();
   const SafetensorsFile opened(file());
   const std::string text = error_of([&] { opened.find("mlp.weight"); });
-  expect_text(
-      text,
-      {"no tensor 'mlp.weight' among its 4; give the name of one that is there, the nearest by name: 'ids', 'scalar'"});
+  expect_text(text, {"no tensor 'mlp.weight' among the file's 4; give the name of a tensor of the file; the nearest "
+                     "names: 'ids', 'scalar'"});
 }
 
 TEST_F(Safetensors, AFileCutAfterOpeningIsCorruptNotShort) {
@@ -324,7 +323,7 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   };
   expect_corrupt(one("\"F32\"", "[1]", "[0,8]"), four, "tensor 't': data_offsets [0, 8] do not lie in the 4 bytes");
   expect_corrupt(one("\"F32\"", "[1]", "[4,0]"), four, "tensor 't': data_offsets [4, 0] do not lie");
-  expect_corrupt(one("\"F32\"", "[2]", "[0,4]"), four, "F32 [2] takes 8 bytes, but data_offsets [0, 4] hold 4");
+  expect_corrupt(one("\"F32\"", "[2]", "[0,4]"), four, "F32 [2] takes 8 bytes, but its data_offsets [0, 4] hold 4");
   expect_corrupt(one("\"F32\"", "[4611686018427387904, 4]", "[0,0]"), "", "takes too many bytes");
   expect_corrupt(one("\"F32\"", "[9223372036854775808]", "[0,0]"), "", "dimension 9223372036854775808 is too large");
   expect_corrupt(one("\"F32\"", "[-1]", "[0,4]"), four, "a dimension is -1");
@@ -336,7 +335,7 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt(one("\"F33\"", "[4]", "[0,4]"), four, "the format has no dtype \"F33\"");
   expect_corrupt(one("\"bool\"", "[4]", "[0,4]"), four, "the format has no dtype \"bool\"");
   expect_corrupt(one("7", "[4]", "[0,4]"), four, "the format has no dtype 7");
-  expect_corrupt(one("\"I16\"", "[4]", "[0,4]"), four, "I16 [4] takes 8 bytes, but data_offsets [0, 4] hold 4");
+  expect_corrupt(one("\"I16\"", "[4]", "[0,4]"), four, "I16 [4] takes 8 bytes, but its data_offsets [0, 4] hold 4");
   expect_corrupt(one("\"F4\"", "[3]", "[0,2]"), "ab", "F4 [3] takes too many bytes");
   expect_corrupt(R"({"t":{"dtype":"F32","shape":[1]}})", four, "must have dtype, shape and data_offsets");
   expect_corrupt(R"({"t":4})", four, "must have dtype, shape and data_offsets");

@@ -191,7 +191,7 @@ TEST_F(CudaMemory, AWaitForKernelsThatNeverEndHasADeadline) {
     text = error.what();
   }
   EXPECT_THAT(text, AllOf(HasSubstr("the test's GPU has no room"), HasSubstr(std::to_string(600 * kMiB)),
-                          HasSubstr("has not ended what it would free"), HasSubstr("of 0.1 s")));
+                          HasSubstr("has not ended the work after which memory becomes free"), HasSubstr("of 0.1 s")));
   EXPECT_EQ(memory->counters().host_waits, 1);
   EXPECT_EQ(fake_cuda::host_synchronisations(), waits) << "a wait that has no deadline";
   let();

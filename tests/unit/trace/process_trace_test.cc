@@ -96,7 +96,9 @@ TEST(ProcessTrace, HasWhatTheProcessDoesFromTheFirstGroupOn) {
   ::testing::internal::CaptureStderr();
   for (int i = 0; i < 5; ++i) keep_scalar("other" + std::to_string(i), 1);
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("a value is dropped, the last of 'other0': a rank keeps the first 64 names"), said.npos) << said;
+  EXPECT_NE(said.find("a value is dropped, the last of 'other0': a rank keeps only the values of the first 64 names"),
+            said.npos)
+      << said;
   EXPECT_NE(said.find("2 values are dropped, the last of 'other1'"), said.npos) << said;
   EXPECT_EQ(said.find("3 values"), said.npos) << said;
   EXPECT_NE(said.find("4 values are dropped, the last of 'other3'"), said.npos) << said;

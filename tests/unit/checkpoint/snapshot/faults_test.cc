@@ -171,7 +171,7 @@ TEST(SnapshotFaults, AFolderThatHasGoneIsNotMadeAnew) {
   fs::rename(folder / "run", folder / "moved");
   for (int tries = 0; tries < 2; ++tries) {
     expect_text(error_of([&] { save_step(folder / "run", 2, 1); }),
-                {"step 2 is not saved", "generation 1, is gone from", "Put it back"});
+                {"step 2 is not saved", "generation 1, is gone from", "put it back"});
   }
   EXPECT_FALSE(fs::exists(folder / "run"));
   fs::rename(folder / "moved", folder / "run");

@@ -212,7 +212,8 @@ TEST(Series, AFolderThatWasEmptiedAndBegunAnewFencesWhoStillWritesToIt) {
   for (const auto& entry : fs::directory_iterator(fs::path(folder))) fs::remove_all(entry.path());
   record_generation(folder, {.number = 1, .writer = "rank 0 (host m, pid 2)", .time = "later"});
   expect_text(error_of<InvalidArgument>([&] { save_step(folder, 2, 1); }),
-              {"step 2 is not saved", "was emptied, and rank 0 (host m, pid 2) has begun anew in it", "end this run"});
+              {"step 2 is not saved", "was emptied, and rank 0 (host m, pid 2) has begun a new run in the folder",
+               "end this run"});
   EXPECT_TRUE(list_snapshots(folder).empty());
 }
 
@@ -430,7 +431,7 @@ TEST(Series, AFileThatLacksItsSlicesIsDamaged) {
                                              {"optimizer.r0001.safetensors", 3, 6}};
   write_text(snapshot / "manifest.json", to_text(hostile));
   expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
-              {"optimizer.r0000.safetensors lacks F32 [3] of tensor 'w' of item 'optimizer'"});
+              {"optimizer.r0000.safetensors lacks a slice F32 [3] of tensor 'w' of item 'optimizer'"});
 }
 
 TEST(Series, AStepThatIsSavedAgainTakesTheOldOnesPlace) {

@@ -43,8 +43,9 @@ std::string refusal(std::string_view name, std::span<const Backend> candidates, 
 }
 
 TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
-  const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", ""),
-                                           backend("three", "")};
+  const std::vector<Backend> candidates = {
+      backend("one", "one is full; empty it. Pass backend 'auto' to let lockstep choose one"), backend("two", ""),
+      backend("three", "")};
   const BackendChoice choice = choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
   EXPECT_EQ(choice.backend->name, "two");
   EXPECT_EQ(choice.why, "auto; one is full");
@@ -52,9 +53,11 @@ TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
 }
 
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
-  const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
+  const std::vector<Backend> candidates = {
+      backend("one", "one is full; empty it. Pass backend 'auto' to let lockstep choose one"), backend("two", "")};
   EXPECT_EQ(refusal("one", candidates, context_of({"a"})),
-            "init_process_group: backend 'one' was asked for, and can't be used: one is full; empty it");
+            "init_process_group: backend 'one' was asked for, and can't be used: one is full; empty it. Pass backend "
+            "'auto' to let lockstep choose one");
 }
 
 // Rank 0, which hosts the store, had the same reason and was faster to say so.
@@ -63,12 +66,13 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
    public:
     void set(std::string_view, std::string_view) override { throw PeerLost("rank 0 failed"); }
   };
-  Backend plugin = backend("plugin", "its file is missing; install it");
+  Backend plugin = backend("plugin", "its file is missing; install it. Pass backend 'auto' to let lockstep choose one");
   plugin.must_agree = true;
   GroupContext context = context_of({"a", "a"});
   context.store = std::make_shared<Lost>();
   EXPECT_EQ(refusal("plugin", {&plugin, 1}, context),
-            "init_process_group: backend 'plugin' was asked for, and can't be used: its file is missing; install it");
+            "init_process_group: backend 'plugin' was asked for, and can't be used: its file is missing; install it. "
+            "Pass backend 'auto' to let lockstep choose one");
   plugin.why_not = [](const GroupContext&) { return std::string(); };
   EXPECT_THROW(choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience)), PeerLost);
 }
@@ -96,13 +100,13 @@ TEST(ChooseBackend, TheDeviceDecidesWhichCanServe) {
   EXPECT_EQ(refusal("gpus", candidates, context),
             "init_process_group: backend 'gpus' was asked for, and can't be used: backend 'gpus' computes on GPUs, "
             "this rank's device is "
-            "cpu; use device 'cuda', or another backend");
+            "cpu; use device 'cuda', or another backend. Pass backend 'auto' to let lockstep choose one");
   context.device = {DeviceKind::cuda, 2};
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "gpus");
   EXPECT_EQ(refusal("cpus", candidates, context),
             "init_process_group: backend 'cpus' was asked for, and can't be used: backend 'cpus' computes on the CPU, "
             "this rank's device is "
-            "cuda:2; use device 'cpu', or another backend");
+            "cuda:2; use device 'cpu', or another backend. Pass backend 'auto' to let lockstep choose one");
 }
 
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
@@ -110,7 +114,7 @@ TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   EXPECT_EQ(
       refusal("auto", candidates, context_of({"a", "a", "b"})),
       "init_process_group: the ranks are on 2 hosts (on-a: ranks 0 and 1; on-b: rank 2), and no backend that works "
-      "across hosts can be used: not here; or start all ranks on one host");
+      "across hosts can be used: not here; make one of these backends usable, or start all ranks on one host");
   EXPECT_EQ(refusal("auto", candidates, context_of({"a", "a"})),
             "init_process_group: no backend can serve these 2 ranks: not here; ask for a backend by name to read "
             "what it needs");
@@ -156,8 +160,10 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
   }
   const auto asked = choices_of_two("x", second_only, both);
   const std::string asked_for = "init_process_group: backend 'x' was asked for, and can't be used: ";
-  EXPECT_EQ(asked[0], asked_for + "x is missing; install it");
-  EXPECT_EQ(asked[1], asked_for + "rank 0 (host on-a, pid 1): x is missing; install it");
+  EXPECT_EQ(asked[0], asked_for + "x is missing; install it. Pass backend 'auto' to let lockstep choose one");
+  EXPECT_EQ(asked[1],
+            asked_for +
+                "rank 0 (host on-a, pid 1): x is missing; install it. Pass backend 'auto' to let lockstep choose one");
 }
 
 // Else a rank that knows of what is built in would not wait for those that may have the plug-in.

@@ -158,7 +158,7 @@ TEST_F(TcpStoreTest, AnAnswerThatNoStoreGivesIsSaidToBeAnotherPrograms) {
   });
   const net::HostPort address = net::local_address(listener.get());
   expect_text(error_of<StoreError>([&] { TcpStore store(address, soon()); }),
-              {address.to_string(), "is it another program's port?"});
+              {address.to_string(), "see whether another program uses this port"});
   other.join();
 }
 

@@ -225,7 +225,7 @@ TEST_F(TcpLimitsTest, AFloodOfBadClientsIsANumberInTheLog) {
   std::size_t told = 0;
   for (const Deadline limit = soon(); told < kBad && !limit.expired(); std::this_thread::yield()) {
     told = log_.count("first byte is 0x47");
-    for (const std::string& line : log_.lines("more such lines were left out")) {
+    for (const std::string& line : log_.lines("more warnings about clients were left out")) {
       told += static_cast<std::size_t>(std::stoul(line.substr(line.rfind(": ") + 2)));
     }
   }
@@ -315,7 +315,7 @@ TEST_F(TcpLimitsTest, ALoopThatCanNotGoOnIsSaidAndCanBeWaitedFor) {
   ASSERT_EQ(::dup3(other.get(), epoll, O_CLOEXEC), epoll);
   const RawClient late = raw();  // wakes it
   EXPECT_TRUE(net::wait_readable(server_->end_fd(), soon()));
-  expect_text(log_.wait_for("all clients are closed"), {"epoll_wait"});
+  expect_text(log_.wait_for("closes the connections of all clients"), {"epoll_wait"});
   EXPECT_EQ(server_->client_count(), 0u);
   EXPECT_THROW(store_->add("n", 1), StoreError);
 }
@@ -383,7 +383,7 @@ TEST_F(TcpLimitsTest, OfMemoryAreOneClientsAlone) {
       ask();
     }
   }
-  EXPECT_EQ(log_.count("all clients are closed"), 0u);
+  EXPECT_EQ(log_.count("closes the connections of all clients"), 0u);
 }
 
 }  // namespace
