@@ -21,8 +21,8 @@ Sha256Mac hmac_sha256(std::span<const std::byte> key, std::span<const std::strin
                                      reinterpret_cast<unsigned char*>(mac.data()), &size);
   if (done == nullptr || size != mac.size()) {
     throw Error(
-        "HMAC-SHA256: libcrypto refused to compute it; see whether a policy of this machine (openssl.cnf) forbids "
-        "SHA-256");
+        "HMAC-SHA256: libcrypto refused to compute the HMAC; see whether a policy of this machine (openssl.cnf) "
+        "forbids SHA-256");
   }
   return mac;
 }

@@ -56,15 +56,16 @@ AtomicFile::AtomicFile(fs::path path, Name name) : path_(std::move(path)) {
     fd_.reset(uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (fd_) return;
     if (errno != ENXIO) fail("open", errno);
-    throw InvalidArgument(fmt::format("writing '{}': nobody reads this pipe; start its reader first", path_.string()));
+    throw InvalidArgument(fmt::format(
+        "writing '{}': nobody reads this pipe; start the program that reads the pipe first", path_.string()));
   }
   require_regular(path_.string());
   observe({.kind = Kind::create, .path = temporary_name()});
   fd_.reset(uninterrupted([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
   if (fd_) return;
   if (errno == ENOENT || errno == ENOTDIR) {
-    throw InvalidArgument(
-        fmt::format("writing '{}': the folder '{}' is not there; make it first", path_.string(), folder_.string()));
+    throw InvalidArgument(fmt::format("writing '{}': the folder '{}' is not there; make this folder first",
+                                      path_.string(), folder_.string()));
   }
   // These errors mean that the file system or the kernel does not know O_TMPFILE.
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOSYS) fail("open", errno);

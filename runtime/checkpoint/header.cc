@@ -221,7 +221,8 @@ std::string_view other_format(std::string_view begin) {
 }
 
 Header decode_header(std::string_view text, std::uint64_t data_bytes) {
-  if (text.empty() || text.front() != '{') throw CorruptData("the header of the file does not begin with '{'");
+  if (text.empty() || text.front() != '{')
+    throw CorruptData("the header of the file does not begin with '{', so the file is damaged");
   const Json json = parse_json(text, "the header");
   Header header;
   for (const auto& [name, value] : json.items()) {

@@ -78,7 +78,8 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
   const std::string text = encode_header(header);
   if (text.size() > kMaxHeaderBytes) {
     throw InvalidArgument(
-        fmt::format("writing '{}': the header would take {} bytes, and the format allows {}; write fewer tensors",
+        fmt::format("writing '{}': the header would take {} bytes, but the format allows at most {}; write fewer "
+                    "tensors to this file",
                     path.string(), text.size(), kMaxHeaderBytes));
   }
   AtomicFile file(path, name);
@@ -140,8 +141,8 @@ const TensorEntry& SafetensorsFile::find(const std::string& name) const {
   if (after != tensors_.end() && after->first == name) return after->second;
   if (const auto found = foreign_.find(name); found != foreign_.end()) {
     throw InvalidArgument(
-        fmt::format("reading '{}': tensor {} is {}, and lockstep has no such dtype; convert it to F32, F64, BF16, F16, "
-                    "I32, I64 or U8 first",
+        fmt::format("reading '{}': tensor {} is {}, and lockstep has no such dtype; convert the tensor to F32, F64, "
+                    "BF16, F16, I32, I64 or U8 first",
                     path_.string(), in_quotes(name), describe(found->second)));
   }
   std::string near;

@@ -209,8 +209,8 @@ std::chrono::nanoseconds CudaRuntime::elapsed(void* earlier, void* later) {
   if (error == cudaErrorInvalidResourceHandle || error == cudaErrorNotReady) {
     cudaGetLastError();
     throw InvalidArgument(
-        fmt::format("event: the time between two events was asked for, and {}; make both events with `timed`, record "
-                    "both on one device, and ask when both were reached",
+        fmt::format("event: the program asked for the time between two events, but {}; make both events with `timed`, "
+                    "record both on one device, and ask when both were reached",
                     error == cudaErrorNotReady ? "one is not reached yet" : "one is not timed or was never recorded"));
   }
   check(error, "cudaEventElapsedTime", device);
@@ -278,8 +278,8 @@ void CudaRuntime::sum_rows(const void* rows, std::ptrdiff_t stride, std::span<co
   check_summable(merges, to.dtype);
   if (merges.size() > kMostSummedRows) {
     throw InvalidArgument(
-        fmt::format("sum_rows of {} rows on {}; a kernel takes at most {}: use fewer ranks, or a communication hook "
-                    "that leaves the sum to the group",
+        fmt::format("sum_rows of {} rows on {}: a kernel takes at most {} rows; use fewer ranks, or a communication "
+                    "hook that leaves the sum to the group",
                     merges.size(), stream.device.str(), kMostSummedRows));
   }
   const CurrentDevice current(stream.device);

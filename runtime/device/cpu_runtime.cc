@@ -32,8 +32,8 @@ struct CpuEvent {
 void require_default(StreamView stream, const char* operation) {
   if (stream.device.kind == DeviceKind::cpu && stream.handle == nullptr) return;
   throw InvalidArgument(fmt::format(
-      "{}: a stream of {} was given to the CPU, which has its default stream only; give this default stream", operation,
-      stream.device.str()));
+      "{}: a stream of {} was given to the CPU, which has only its default stream; give the CPU's default stream",
+      operation, stream.device.str()));
 }
 
 class CpuRuntime final : public DeviceRuntime {

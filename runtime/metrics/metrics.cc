@@ -202,9 +202,9 @@ void log_scalar(std::string_view name, double value, const ProcessGroup& group, 
         fmt::format("log_scalar: the name '{}' has {} bytes; give 1 to {} bytes", printable(name), name.size(), kMost));
   }
   if (printable(name, kMost) != name) {
-    throw InvalidArgument(
-        fmt::format("log_scalar: the name '{}' has control characters or bytes that are not UTF-8; leave them out",
-                    printable(name)));
+    throw InvalidArgument(fmt::format(
+        "log_scalar: the name '{}' has control characters or bytes that are not UTF-8; give a name without these",
+        printable(name)));
   }
   constexpr std::int64_t kMostStep = trace::ScalarTable::kMostStep;
   if (step && (*step < 0 || *step > kMostStep)) {

@@ -28,7 +28,7 @@ std::string address_towards(const HostPort& where) {
   const auto resolved = resolve(where);
   if (const auto* reason = std::get_if<std::string>(&resolved)) {
     throw StoreError(
-        fmt::format("address '{}': {}; see that the name is known on this host", where.to_string(), *reason));
+        fmt::format("address '{}': {}; see that this host can resolve the name", where.to_string(), *reason));
   }
   for (const SocketAddress& target : std::get<std::vector<SocketAddress>>(resolved)) {
     if (auto source = source_of(target); !source.empty()) return source;

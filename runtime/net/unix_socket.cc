@@ -112,7 +112,7 @@ UniqueFd unix_connect_abstract(std::string_view name, const Deadline& deadline) 
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("unix socket @{}: connect timed out, {}: {}; look at the output of the process that should "
-                      "listen there, which has not come or has ended",
+                      "listen at this socket, which has not started or has ended",
                       name, deadline.progress(), errno_text(error)));
     }
   }

@@ -170,8 +170,8 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
       // could resume from the skipped snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
-          "{}: on {}: the snapshot '{}' can't be read: {}; correct this, or move that snapshot away to resume from an "
-          "older one",
+          "{}: on {}: the snapshot '{}' can't be read: {}; if you can't update lockstep, move that snapshot away to "
+          "resume from an older one",
           call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
     // The first rank that has the manifest sends the manifest to all ranks.

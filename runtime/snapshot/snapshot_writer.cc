@@ -55,8 +55,9 @@ void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> 
   }
   if (group_.rank() != 0) return;
   if (why_not != kBusy) {
-    return log_error("snapshots: step {} was not saved, and the run continues: {}; mend this before the next snapshot",
-                     step, why_not);
+    return log_error(
+        "snapshots: step {} was not saved, and the run continues: {}; remove this cause before the next snapshot", step,
+        why_not);
   }
   ++left_out_;
   if (!next_left_out_.expired()) return;
@@ -129,8 +130,9 @@ void SnapshotWriter::report() {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log_error("snapshots: step {} was not saved{}, and the run continues: {}; mend this before the next snapshot",
-                step, group_.rank() == 0 ? "" : fmt::format(" to the disk of {}", catalogue_.who()), error.what());
+      log_error(
+          "snapshots: step {} was not saved{}, and the run continues: {}; remove this cause before the next snapshot",
+          step, group_.rank() == 0 ? "" : fmt::format(" to the disk of {}", catalogue_.who()), error.what());
     }
     return;
   }

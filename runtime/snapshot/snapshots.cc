@@ -114,8 +114,8 @@ struct BasicSnapshots::Impl {
     const std::int64_t step = count();
     if (std::isnan(value)) {
       log_warn(
-          "snapshots: step {} is not among the best, because the value that save_if_best() got is NaN; look at the "
-          "evaluation",
+          "snapshots: step {} is not among the best, because the value that save_if_best() got is NaN; find out why "
+          "the evaluation gives NaN",
           step);
       return BestStep::is_none;
     }
@@ -131,8 +131,8 @@ struct BasicSnapshots::Impl {
       return BestStep::is_saved;
     } catch (const Error& error) {
       log_error(
-          "snapshots: could not record that step {} is among the best (with {}), and the run continues: {}; mend this "
-          "before the next save_if_best()",
+          "snapshots: could not record that step {} is among the best (with {}), and the run continues: {}; remove "
+          "this cause before the next save_if_best()",
           step, value, error.what());
       return BestStep::is_none;
     }
@@ -155,7 +155,7 @@ struct BasicSnapshots::Impl {
 BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
                                const SnapshotOptions& options) {
   if (!group) throw InvalidArgument("Snapshots: the process group is null; pass what init_process_group returned");
-  if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give one, such as \"run7\"");
+  if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give a folder, such as \"run7\"");
   const std::string problem = first_too_small({{"every", options.every, 0},
                                                {"keep", options.keep, 1},
                                                {"keep_every", options.keep_every, 0},
@@ -323,7 +323,7 @@ bool BasicSnapshots::save_if_best(double value) {
   wait();  // for each rank's files, so that start() does not leave out a best step
   if (self.options.keep_best == 0) {
     throw InvalidArgument(
-        "Snapshots: save_if_best() needs SnapshotOptions::keep_best, which is 0; set it to the number of best "
+        "Snapshots: save_if_best() needs SnapshotOptions::keep_best, which is 0; set keep_best to the number of best "
         "snapshots to keep");
   }
   const auto said = on_rank0(

@@ -117,7 +117,9 @@ std::string ClientGreeting::hello() const {
 
 std::string ClientGreeting::prove(const proto::Contents& answer) {
   if (answer.number != proto::kOk)
-    throw StoreError(fmt::format("the server at {} refused the greeting: {}", server_, why(answer)));
+    throw StoreError(
+        fmt::format("the server at {} refused the greeting: {}; check that this address is that of this run's store",
+                    server_, why(answer)));
   if (answer.values.empty()) {
     if (own_.secret == nullptr) return {};
     // A server that asks for no proof can't prove that it knows the run's secret, so the client refuses the server.

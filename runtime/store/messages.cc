@@ -31,9 +31,9 @@ void check_sizes(std::string_view store, std::string_view key, std::string_view 
                     store, key.size(), key.substr(0, 32), kMaxKeyBytes));
   }
   if (value.size() > kMaxValueBytes) {
-    throw InvalidArgument(
-        fmt::format("store ({}): a value of {} bytes for key '{}' is too long; at most {} are possible: split it",
-                    store, value.size(), key, kMaxValueBytes));
+    throw InvalidArgument(fmt::format(
+        "store ({}): a value of {} bytes for key '{}' is too long; at most {} are possible: split the value", store,
+        value.size(), key, kMaxValueBytes));
   }
 }
 

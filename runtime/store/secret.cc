@@ -42,7 +42,9 @@ std::string read_secret_file(const std::string& path) {
   };
   // O_NONBLOCK keeps open() from blocking this process if `path` is a pipe.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw refuse(fmt::format("the secret file {} can't be opened: {}", path, errno_text(errno)));
+  if (!fd)
+    throw refuse(fmt::format("the secret file {} can't be opened: {}; give a file that this process can read", path,
+                             errno_text(errno)));
   // Check the open descriptor instead of the path, so that nobody can replace the file between the check and the read.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
@@ -66,7 +68,9 @@ std::string read_secret_file(const std::string& path) {
   while (size < text.size()) {
     const ssize_t count = ::read(fd.get(), text.data() + size, text.size() - size);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw refuse(fmt::format("the secret file {} can't be read: {}", path, errno_text(errno)));
+    if (count < 0)
+      throw refuse(fmt::format("the secret file {} can't be read: {}; give a file that this process can read", path,
+                               errno_text(errno)));
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
   }

@@ -301,7 +301,8 @@ TEST(Launcher, AutoTakesTcpWhereARankGetsNoSharedMemory) {
   expect_text(by_auto.err, {"backend tcp (auto; ", "the limit on a file's size", ", backend tcp, "});
   const auto by_flag = started({"-n", "2", "--backend", "shm"});
   EXPECT_NE(by_flag.exit_code, 0);
-  expect_text(by_flag.err, {"the limit on a file's size", "raise it with 'ulimit -f unlimited', or use backend 'tcp'"});
+  expect_text(by_flag.err,
+              {"the limit on a file's size", "raise this limit with 'ulimit -f unlimited', or use backend 'tcp'"});
 }
 
 TEST(Launcher, ARankHasNoSignalBlockedThatIsPassedOnToIt) {

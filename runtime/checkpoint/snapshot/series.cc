@@ -65,9 +65,9 @@ void read_manifest(FoundSnapshot& snapshot) {
       }
       if (!bytes) throw CorruptData(fmt::format("{} is missing", file.name));
       if (*bytes != file.bytes) {
-        throw CorruptData(
-            fmt::format("the snapshot's file {} has {} bytes, and the manifest says {}; use another snapshot",
-                        file.name, *bytes, file.bytes));
+        throw CorruptData(fmt::format(
+            "the snapshot's file {} has {} bytes, and the manifest says {}; the file is damaged: use another snapshot",
+            file.name, *bytes, file.bytes));
       }
     }
   } catch (const LaterFormat& error) {

@@ -40,8 +40,8 @@ std::string unwound_text(const std::string& who, std::uint64_t last) {
 
 void throw_closed(const std::string& who) {
   throw InvalidArgument(
-      fmt::format("{}: the process group was destroyed before this operation was done; call wait() on each work first, "
-                  "or keep the group for longer",
+      fmt::format("{}: the process group was destroyed before this operation was done; call wait() on each work before "
+                  "you destroy the group",
                   who));
 }
 

@@ -61,8 +61,8 @@ UniqueFd create_memory(const std::string& name, std::size_t bytes) {
   const auto largest = resource_limit(RLIMIT_FSIZE);
   if (largest && bytes > *largest) {
     throw BackendUnavailable(
-        fmt::format("shared memory: this rank needs {:.1f} MB, and the limit on a file's size is {:.1f} MB, which "
-                    "holds for shared memory too; raise it with 'ulimit -f unlimited', or use backend 'tcp'",
+        fmt::format("shared memory: this rank needs {:.1f} MB, but the limit on a file's size, which also holds for "
+                    "shared memory, is {:.1f} MB; raise this limit with 'ulimit -f unlimited', or use backend 'tcp'",
                     mb(bytes), mb(*largest)));
   }
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));

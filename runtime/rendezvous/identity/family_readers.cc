@@ -63,8 +63,9 @@ std::optional<int> get_bounded(const Environment& environment, std::string_view 
   const auto value = environment.get_int(name);
   if (!value) return std::nullopt;
   if (*value < low || *value > high) {
-    throw InvalidArgument(fmt::format(
-        "environment: {}={} is out of range; it must be from {} to {}: correct or unset it", name, *value, low, high));
+    throw InvalidArgument(
+        fmt::format("environment: {}={} is out of range; it must be from {} to {}: correct or unset this variable",
+                    name, *value, low, high));
   }
   return static_cast<int>(*value);
 }

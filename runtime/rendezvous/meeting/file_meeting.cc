@@ -152,8 +152,8 @@ void remove_stale_note(const std::string& path, const MeetingNote& stale) {
   if (locked.st_ino != there.st_ino || locked.st_dev != there.st_dev) return;
   const auto note = read_note(path);
   if (!note || note->token != stale.token) return;
-  log_warn("rendezvous: the file {} was left behind by an earlier run ({}, which is gone); this run replaces it", path,
-           stale.writer());
+  log_warn("rendezvous: the file {} was left behind by an earlier run ({}, which is gone); this run replaces the file",
+           path, stale.writer());
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw cannot("remove it", path, errno);
 }
 

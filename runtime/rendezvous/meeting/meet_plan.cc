@@ -93,7 +93,7 @@ MeetingPlan choose_method(const Identity& identity, const InitMethod& method, st
   const std::string job = job_name(identity, ancestors);
   if ((bootstrap == "pmix" && !identity.pmix) || (bootstrap == "socket" && job.empty())) {
     throw InvalidArgument(fmt::format(
-        "environment: LOCKSTEP_BOOTSTRAP={} can't be followed: {} to rank {}/{} (from {}); unset this variable",
+        "environment: LOCKSTEP_BOOTSTRAP={} can't be followed, because {} to rank {}/{} (from {}); unset this variable",
         bootstrap, bootstrap == "pmix" ? "no launcher offers PMIx" : "no launcher names the job", identity.rank,
         identity.world_size, identity.source));
   }

@@ -47,7 +47,7 @@ TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& dead
   const auto greet = [&](TcpConnection& connection, int) {
     connection.greet(endpoint, deadline.sooner(kGreetingLimit));
   };
-  return open_with(endpoint.address, deadline, expect, greet, ", or a store of PyTorch");
+  return open_with(endpoint.address, deadline, expect, greet, " (or a store of PyTorch)");
 }
 
 TcpConnection TcpConnection::open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,

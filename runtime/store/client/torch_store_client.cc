@@ -70,7 +70,7 @@ void TorchStoreClient::greet(TcpConnection& connection, const Deadline& deadline
   if (answer != nonce) {
     throw StoreError(
         fmt::format("the process at {} answered the greeting with {:#x}, and {:#x} was wanted: it is not a store "
-                    "server; see which program listens there",
+                    "server; see which program listens at this address",
                     server_.to_string(), answer, nonce));
   }
 }
@@ -83,10 +83,10 @@ void TorchStoreClient::exchange(const std::string& what,
     body(*connection_, deadline);
   } catch (const Error& error) {
     connection_.reset();
-    throw StoreError(fmt::format(
-        "store ({}): {}: {}; torchrun's agent, which hosts the store, has ended or closed the connection: look at its "
-        "output",
-        description(), what, error.what()));
+    throw StoreError(
+        fmt::format("store ({}): {}: {}; torchrun's agent, which hosts the store, has ended or closed the connection: "
+                    "look at the agent's output",
+                    description(), what, error.what()));
   }
 }
 

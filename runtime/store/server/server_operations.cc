@@ -46,8 +46,8 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::validate:
       if (number == proto::kMagic) break;
       throw StoreError(
-          fmt::format("the client's VALIDATE has the number {:#x}, and a store takes {:#x}; see which program connects "
-                      "to this port",
+          fmt::format("the client sent VALIDATE with the number {:#x}, but a client of a store sends {:#x}; see which "
+                      "program connects to this port",
                       number, proto::kMagic));
     case Op::set: state_.keys.set(keys[0], values[0]); break;
     case Op::append: state_.keys.append(keys[0], values[0]); break;

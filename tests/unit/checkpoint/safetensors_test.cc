@@ -386,7 +386,7 @@ TEST_F(Safetensors, ATensorOfAnotherDTypeIsNamedOnlyWhenItIsAskedFor) {
   opened.read(opened.foreign().at("mask").entry, std::as_writable_bytes(std::span(mask)));
   EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 0, 1}));
   const std::string text = error_of([&] { opened.find("mask"); });
-  expect_text(text, {"tensor 'mask' is BOOL [1, 3], and lockstep has no such dtype; convert it"});
+  expect_text(text, {"tensor 'mask' is BOOL [1, 3], and lockstep has no such dtype; convert the tensor"});
 }
 
 TEST_F(Safetensors, EveryDTypeOfTheFormatHasItsSize) {

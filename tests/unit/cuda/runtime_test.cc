@@ -216,7 +216,7 @@ TEST_F(Cuda, ConvertsAndAddsRowsInTheStreamsOrder) {
   EXPECT_THAT(refused({kSkippedRow}), HasSubstr("leaves 0 sums"));
   std::vector<std::uint8_t> many(kMostSummedRows + 1, 1);
   many[0] = 0;
-  EXPECT_THAT(refused(many), HasSubstr("sum_rows of 2049 rows on cuda:0; a kernel takes at most 2048"));
+  EXPECT_THAT(refused(many), HasSubstr("sum_rows of 2049 rows on cuda:0: a kernel takes at most 2048"));
   EXPECT_THAT(refusal([&] {
                 cuda.convert(none, {nullptr, 0, DType::f64, kGpu}, stream);
               }),

@@ -64,7 +64,7 @@ TEST(Memory, TooMuchIsRefusedWithoutTakingAny) {
 TEST(Memory, TheLimitOnFileSizesIsLookedAtFirst) {
   const lockstep::testing::LimitedTo small(RLIMIT_FSIZE, 1 << 20);
   expect_text(error_of<BackendUnavailable>([&] { create_memory("test", 2 << 20); }),
-              {"the limit on a file's size is 1.0 MB", "ulimit -f unlimited"});
+              {"the limit on a file's size, which also holds for shared memory, is 1.0 MB", "ulimit -f unlimited"});
   EXPECT_TRUE(create_memory("test", 1 << 20));
 }
 
