@@ -81,10 +81,9 @@ void check_names(const std::vector<std::string>& missing, const std::vector<std:
   }
   if (!different.empty()) say(joined(different, std::identity(), "; ", kMostNames));
   if (text.empty()) return;
-  throw InvalidArgument(
-      text + (different.empty()
-                  ? "; was the program changed? allow_missing and allow_unexpected in SnapshotOptions::restore allow it"
-                  : "; was the program changed?"));
+  throw InvalidArgument(text + (different.empty() ? "; resume with the program that saved the snapshot, or set "
+                                                    "allow_missing or allow_unexpected in SnapshotOptions::restore"
+                                                  : "; resume with the program that saved the snapshot"));
 }
 
 std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::string> names) {

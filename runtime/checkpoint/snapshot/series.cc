@@ -58,7 +58,8 @@ void read_manifest(FoundSnapshot& snapshot) {
       if (!bytes && may_be_partial) {
         if (snapshot.missing.empty()) {
           set(snapshot, SnapshotState::partial,
-              fmt::format("{} is missing, which rank {} wrote; is it on another host's disk?", file.name, file.owner));
+              fmt::format("{} is missing, which rank {} wrote; look for this file on another host's disk", file.name,
+                          file.owner));
         }
         snapshot.missing.push_back(file.name);
         continue;
@@ -171,7 +172,7 @@ FoundSnapshot open_snapshot(const fs::path& path) {
                       path.string()));
     case SnapshotState::partial:
       throw InvalidArgument(
-          fmt::format("the snapshot '{}' is in parts on several hosts: {} Copy the step's folders of all hosts into "
+          fmt::format("the snapshot '{}' is in parts on several hosts: {}; copy the step's folders of all hosts into "
                       "one folder, and name that folder",
                       path.string(), snapshot.why_not));
     case SnapshotState::damaged:

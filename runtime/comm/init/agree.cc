@@ -46,10 +46,11 @@ std::vector<Reason> judge(std::string_view what, const rendezvous::Roster& roste
 
 std::vector<Reason> agree_on_reasons(std::string_view what, std::vector<Reason> own, const GroupContext& context,
                                      const Deadline& deadline) {
-  rendezvous::Consensus consensus(*context.store, context.roster, context.identity.rank,
-                                  {.name = std::string(what),
-                                   .what = fmt::format("init_process_group: the ranks choose a {} together", what),
-                                   .remedy = fmt::format("did it ask for another {}?", what)});
+  rendezvous::Consensus consensus(
+      *context.store, context.roster, context.identity.rank,
+      {.name = std::string(what),
+       .what = fmt::format("init_process_group: the ranks choose a {} together", what),
+       .remedy = fmt::format("look at the output of the missing ranks, which may have asked for another {}", what)});
   const auto verdict_on = [&](std::span<const std::string> texts) {
     return write_records(judge(what, context.roster, texts), kFields);
   };

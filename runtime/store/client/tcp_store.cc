@@ -21,9 +21,8 @@ constexpr proto::Limits kLimits;
 
 // The parts of error messages that say why the store does not answer, and where to look.
 constexpr std::string_view kHostEnded =
-    "the process that hosts the store, which is the launcher or rank 0, has ended or refused this request: look at "
-    "what "
-    "it said";
+    "the process that hosts the store (the launcher or rank 0) has ended or refused this request: look at the output "
+    "of that process";
 constexpr std::string_view kHostVanished =
     "the host of the store does not answer any more: it has stopped, or the network to it is cut";
 constexpr std::string_view kHostSilent =
