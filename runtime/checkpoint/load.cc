@@ -185,8 +185,8 @@ LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wante
   comparison.look_for_unexpected();
   const std::string text = comparison.found().text();
   if (!text.empty()) {
-    throw InvalidArgument(fmt::format("{}: '{}' does not fit the {}: {}; {}", operation, files.path().string(), whose,
-                                      text, comparison.found().remedy(whose)));
+    throw InvalidArgument(fmt::format("{}: the content of '{}' does not fit the {}: {}; {}", operation,
+                                      files.path().string(), whose, text, comparison.found().remedy(whose)));
   }
   LoadPlan plan = comparison.take_plan();
   plan.loaded.metadata = files.metadata();

@@ -131,8 +131,11 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     std::string begin(std::min<std::uint64_t>(size, 64), '\0');
     read_at(fd_->get(), std::as_writable_bytes(std::span(begin)), 0, path_);
     const std::string_view other = other_format(begin);
-    throw CorruptData(fmt::format("reading '{}': this is not a well-formed safetensors file: {}", name,
-                                  other.empty() ? fmt::format("{}; take another copy", error.what()) : other));
+    if (!other.empty())
+      throw CorruptData(
+          fmt::format("reading '{}': this is not a well-formed safetensors file, but another format: {}", name, other));
+    throw CorruptData(fmt::format("reading '{}': this is not a well-formed safetensors file: {}; take another copy",
+                                  name, error.what()));
   }
 }
 

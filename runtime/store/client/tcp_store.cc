@@ -24,9 +24,9 @@ constexpr std::string_view kHostEnded =
     "the process that hosts the store (the launcher or rank 0) has ended or refused this request: look at the output "
     "of that process";
 constexpr std::string_view kHostVanished =
-    "the host of the store does not answer any more: it has stopped, or the network to it is cut";
+    "the host of the store does not answer any more: look whether that host has stopped, or the network to it is cut";
 constexpr std::string_view kHostSilent =
-    "the process that hosts the store may be stopped, or the network between may be cut";
+    "the process that hosts the store may be stopped, or the network between may be cut: look at that process's host";
 
 // Returns the time until the deadline, in ms, which a request tells the server. The returned time is 0 if the deadline
 // has passed, and -1 if the deadline never comes.
