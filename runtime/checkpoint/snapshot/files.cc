@@ -52,9 +52,9 @@ std::string read_text(const fs::path& path, std::size_t most) {
   if (::fstat(fd.get(), &status) != 0) fail_to_read(path, "fstat", errno);
   // A sparse file of any size costs its owner nothing, and each listing would read it.
   if (std::cmp_greater(status.st_size, most)) {
-    throw CorruptData(fmt::format(
-        "'{}' has {} bytes, but a file of this kind has at most {}; the file is damaged: use another snapshot",
-        path.string(), status.st_size, most));
+    throw CorruptData(
+        fmt::format("'{}' has {} bytes, and at most {} are read of such a file; the file is damaged: take another copy",
+                    path.string(), status.st_size, most));
   }
   if (!read_all(fd.get(), text, most)) fail_to_read(path, "read", errno);
   return text;

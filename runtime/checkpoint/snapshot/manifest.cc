@@ -272,23 +272,17 @@ void check_slices(const ManifestItem& item, const std::set<std::string>& files) 
     std::int64_t end = 0;
     for (const TensorSlice& slice : tensor.slices) {
       if (slice.begin != end || slice.end <= slice.begin || slice.end > *count) {
-        throw CorruptData(
-            fmt::format("{} has elements {} to {} in file {}, but the earlier slices hold the first {} of {} elements; "
-                        "the manifest is damaged: use another snapshot",
-                        name, slice.begin, slice.end, in_quotes(slice.file), end, *count));
+        throw CorruptData(fmt::format("{} has elements {} to {} in {}, which do not follow its first {} of {} elements",
+                                      name, slice.begin, slice.end, in_quotes(slice.file), end, *count));
       }
       if (!files.contains(slice.file) || !its_files.insert(slice.file).second) {
-        throw CorruptData(fmt::format(
-            "{} has a slice in file {}, which {}; the manifest is damaged: use another snapshot", name,
-            in_quotes(slice.file),
-            files.contains(slice.file) ? "has another slice of the tensor" : "is not a file of the snapshot"));
+        throw CorruptData(
+            fmt::format("{} has a slice in file {}, which {}", name, in_quotes(slice.file),
+                        files.contains(slice.file) ? "has another slice too" : "is not one of the snapshot's files"));
       }
       end = slice.end;
     }
-    if (end != *count)
-      throw CorruptData(
-          fmt::format("{}: the last slice ends after {} of {} elements; the manifest is damaged: use another snapshot",
-                      name, end, *count));
+    if (end != *count) throw CorruptData(fmt::format("{} ends after {} of {} elements", name, end, *count));
   }
 }
 
@@ -313,10 +307,8 @@ void check_references(const Manifest& manifest) {
                                     name, in_quotes(*item.tensors)));
     }
     if (item.kind == ItemKind::per_rank && std::cmp_not_equal(item.values.size(), manifest.world_size)) {
-      throw CorruptData(
-          fmt::format("item {} has values of {} ranks, but there were {} ranks in the job that saved the snapshot; the "
-                      "manifest is damaged: use another snapshot",
-                      name, item.values.size(), manifest.world_size));
+      throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {} ranks in the job", name,
+                                    item.values.size(), manifest.world_size));
     }
     check_slices(item, files);
   }
@@ -334,8 +326,8 @@ void join_part(Manifest& manifest, Manifest part) {
       if (whole == manifest.items.end() || known == whole->sliced.end() || known->dtype != tensor.dtype ||
           known->shape != tensor.shape || known->is_transposed != tensor.is_transposed) {
         throw CorruptData(
-            fmt::format("item {}: tensor {} is {} on one rank, but rank 0 has another shape or dtype for it, or lacks "
-                        "the tensor; add the same items on every rank",
+            fmt::format("item {}: tensor {} is {} in a rank's part of the manifest, and rank 0 has another, or none; "
+                        "add the same items on every rank",
                         in_quotes(item.name), in_quotes(tensor.name), describe(tensor.dtype, tensor.shape)));
       }
       // Ranks come in no order of elements. Gaps and overlaps are looked for once all are there, by check_references().

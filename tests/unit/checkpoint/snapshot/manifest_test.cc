@@ -317,7 +317,7 @@ TEST(Manifest, WhoseSlicesAreNotItsTensorsIsRefused) {
   refused([&](Json& w) { slice(w, 0)["begin"] = -1; }, {"'begin'", "a whole number from 0"});
   refused([&](Json& w) { w["slices"].erase(1); }, {"ends after 5 of 6"});
   refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends after 0 of 6"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"has another slice of the tensor"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"has another slice too"});
   refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"not one of the snapshot's files"});
   refused([&](Json& w) { w["shape"] = Json::array({6}); }, {"[6] transposed, which no tensor has"});
   refused([&](Json& w) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); }, {"which no tensor has"});
