@@ -178,7 +178,7 @@ TEST_F(RestartedJob, StartsNoRankOnAHostThatIsNotHealthy) {
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err,
-              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank starts on this host"));
+              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
 }
 
 TEST_F(RestartedJob, WhoseLauncherIsKilledLeavesNothingThatTheHealthCheckHasStarted) {

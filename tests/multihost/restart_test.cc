@@ -472,7 +472,7 @@ TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
   const Result sick = launchers[2].wait();
   EXPECT_EQ(sick.exit_code, kExitRequeue);
   EXPECT_THAT(sick.err,
-              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank starts on this host"));
+              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
   EXPECT_THAT(launchers[0].err(), HasSubstr("host host2: --health-check `"));
   ASSERT_TRUE(await_steps(launchers[0]));
