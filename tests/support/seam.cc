@@ -6,6 +6,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
+#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 
@@ -75,7 +76,7 @@ Seam smallest(Seam seam, const std::function<bool(const Seam&)>& fails) {
 
 void expect_seams_to_hold(const SeamEngine& engine) {
   const Environment environment = Environment::of_process();
-  const std::int64_t count = environment.get_int("LOCKSTEP_SEAMS").value_or(40);
+  const std::int64_t count = environment.get_int("LOCKSTEP_SEAMS").value_or(kSanitized ? 8 : 100);
   const std::int64_t first = environment.get_int("LOCKSTEP_SEAMS_SEED").value_or(1);
   const auto fails = [&](const Seam& seam) { return !engine.fault_of(engine.without_what_it_refuses(seam)).empty(); };
   for (std::int64_t seed = first; seed < first + count; ++seed) {

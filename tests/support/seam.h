@@ -48,8 +48,8 @@ struct SeamEngine {
   std::function<std::string(const Seam&)> source_of;
 };
 
-// Tries 40 programs, or LOCKSTEP_SEAMS, from seed 1 or LOCKSTEP_SEAMS_SEED on. One that fails is a failure of the test,
-// with its source after all has been left out that it does not need to fail.
+// Tries 100 programs, or LOCKSTEP_SEAMS, from seed 1 or LOCKSTEP_SEAMS_SEED on. One that fails is a failure of the
+// test, with its source after all has been left out that it does not need to fail.
 void expect_seams_to_hold(const SeamEngine& engine);
 
 Seam draw_seam(std::uint64_t seed);
