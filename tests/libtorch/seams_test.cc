@@ -263,7 +263,7 @@ Tensors train(const Seam& seam) {
 
 // What is wrong with the program; empty: nothing.
 template <typename Plain, typename Base>
-std::string fault_of(const Seam& seam) {
+std::string fault_with(const Seam& seam) {
   Tensors wanted = train_alone<Plain>(seam), seen;
   try {
     seen = train<Base>(seam);
@@ -284,9 +284,10 @@ std::string fault_of(const Seam& seam) {
 
 std::string fault_of(const Seam& seam) {
   if (seam.adam) {
-    return seam.fused ? fault_of<optim::AdamW, libtorch::FusedAdamW>(seam) : fault_of<optim::AdamW, optim::AdamW>(seam);
+    return seam.fused ? fault_with<optim::AdamW, libtorch::FusedAdamW>(seam)
+                      : fault_with<optim::AdamW, optim::AdamW>(seam);
   }
-  return seam.fused ? fault_of<optim::SGD, libtorch::FusedSGD>(seam) : fault_of<optim::SGD, optim::SGD>(seam);
+  return seam.fused ? fault_with<optim::SGD, libtorch::FusedSGD>(seam) : fault_with<optim::SGD, optim::SGD>(seam);
 }
 
 // Features that have no meaning together: in 16 bits AdamW takes the sign of a difference of roundings.
