@@ -9,8 +9,8 @@
 //
 // Order: backward() always walks a given tape in one fixed order; a leaf's gradient is final once backward() has walked
 //   over the last operation that used the leaf.
-// Memory: backward() frees the tape and the saved values during its walk. If backward() is never called, the tape is
-//   freed with the tensor of the loss.
+// Memory: backward() frees the tape, and the values that the operations saved, during its walk. If backward() is never
+//   called, the tape is freed with the tensor of the loss.
 // Threads: only one thread at a time may record or walk a tape; different tapes are independent of each other.
 #pragma once
 
@@ -23,8 +23,8 @@
 namespace lockstep {
 
 struct BackwardOptions {
-  // Whether backward() adds to a leaf's existing gradient. If false, backward() overwrites the leaf's gradient with its
-  // first contribution, and adds its later contributions. Leaves that the loss does not depend on keep their gradients.
+  // Whether backward() adds to a leaf's existing gradient. If false, the new gradient of a leaf replaces the leaf's old
+  // gradient. Leaves that the loss does not depend on keep their gradients.
   bool accumulate = true;
   // Whether backward() may write gradients that a live DistributedDataParallel sums over the ranks.
   bool into_held = false;
@@ -39,21 +39,23 @@ struct BackwardOptions {
 // number of rows, the gradients of a mean loss become sums, which add up over micro-batches and ranks.
 //
 // If the loss depends on the parameters of a live DistributedDataParallel, backward() calls the
-// DistributedDataParallel's own backward(loss), which sums the gradients over the ranks. A DistributedDataParallel
-// weights the loss itself, so backward() accepts no seed and no options for a loss that depends on its parameters.
+// DistributedDataParallel's own backward(loss), which sums the gradients over the ranks. For the loss of a
+// DistributedDataParallel, backward() accepts no seed and no options, because the DistributedDataParallel weights
+// the loss.
 //
-// Throws InvalidArgument, before any gradient has changed, if the loss has not exactly one element, depends on no leaf,
-// or has lost its tape to an earlier backward(). Also throws InvalidArgument if the loss depends on the parameters of
-// several DistributedDataParallels; call backward(loss) of the intended DistributedDataParallel.
+// Throws InvalidArgument, before any gradient has changed, if the loss does not have exactly one element or depends on
+// no leaf, or if an earlier backward() has freed the tape of the loss. Also throws InvalidArgument if the loss depends
+// on the parameters of several DistributedDataParallels; the program must then call the member function backward(loss)
+// of the intended DistributedDataParallel.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
 // Returns the leaves in the order in which backward(loss) will call on_leaf_ready. Reads the order from the tape and
 // computes no gradient. Throws what backward() throws.
 LOCKSTEP_API std::vector<Tensor> ready_order(const Tensor& loss);
 
-// NoGrad is a guard for evaluation and for updates of weights: while a NoGrad lives, operations on its thread are not
-// recorded on the tape. Guards nest. NoGrad affects only its own thread: loader threads, and other ranks in the same
-// process, still record their operations.
+// NoGrad is a guard for evaluation and for updates of weights: while a NoGrad lives, operations on the thread that made
+// the NoGrad are not recorded on the tape. Guards nest. Other threads, such as loader threads and the threads of other
+// ranks in the process, still record their operations.
 class LOCKSTEP_API NoGrad {
  public:
   NoGrad();

@@ -3,8 +3,8 @@
 // grad_enabled() is true.
 //
 // Each operation's result is at least as close to the exact formula, computed in double, as PyTorch's float32 result on
-// the CPU. An operation's result has NaN and infinity where PyTorch's result has NaN and infinity. Only if a square of
-// finite values overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the number that the
+// the CPU. An operation's result has NaN and infinity where PyTorch's result has NaN and infinity. In layer_norm and in
+// the gradient of gelu, PyTorch gives NaN if the square of a finite value overflows; lockstep gives the number that the
 // formula gives.
 //
 // Values are f32, indices i64. Tensors of 0 rows work everywhere. An operation broadcasts its inputs only if the
@@ -61,8 +61,8 @@ LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 // Returns the matrix product a [M, K] x b [K, N], of shape [M, N].
 LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
 // Returns x times weight plus bias: x has shape [..., I], weight [I, O] and bias [O], and the result has shape [...,
-// O]. `bias` may be undefined. The weight is stored input-major, which is the transpose of PyTorch's Linear, so that
-// the forward product is as fast as matmul(), also for few rows.
+// O]. `bias` may be undefined. `weight` is the transpose of the weight of PyTorch's Linear, so that linear() is as fast
+// as matmul(), even if x has few rows.
 LOCKSTEP_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 // Normalises the last dimension of x to mean 0 and (biased) variance 1, multiplies the result by `gain` [C] and adds
@@ -72,13 +72,13 @@ LOCKSTEP_API Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor
 // Throws InvalidArgument if an index is not in [0, V); the message names the position and the value of the index.
 LOCKSTEP_API Tensor embedding(const Tensor& table, const Tensor& indices);
 // Returns causal multi-head self-attention: softmax(q k^T / sqrt(head size)) v, where each position attends to itself
-// and to earlier positions. `qkv` has shape [B, T, 3C] and holds query, key and value next to each other; the result
-// has shape [B, T, C]. C is a multiple of `heads`.
+// and to earlier positions. `qkv` has shape [B, T, 3C] and holds each position's query, key and value next to each
+// other; the result has shape [B, T, C]. C is a multiple of `heads`.
 LOCKSTEP_API Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
 
 // RandomSource holds the inputs that random operations, such as dropout(), need in one forward pass. `sample_ids` are
-// the global ids of the batch's samples. The elements of a tensor are divided among the samples in equal consecutive
-// parts; the tensor's first dimension is the batch, or batch times positions.
+// the global ids of the batch's samples. A random operation divides the elements of its input among the samples in
+// equal consecutive parts; the input's first dimension is the batch, or the batch times the positions.
 struct RandomSource {
   RandomKey key = {};
   std::shared_ptr<const std::vector<std::int64_t>> sample_ids = {};
@@ -90,25 +90,26 @@ LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source
 
 // --- losses, to a scalar ---
 struct CrossEntropyOptions {
-  // The target value of rows that cross_entropy() leaves out.
+  // The target value that marks a row that cross_entropy() leaves out of the mean.
   std::int64_t ignore_index = -100;
 };
-// Returns the mean of -log softmax(logits)[target] over the rows whose target is not `ignore_index`, or 0 if no row is
-// left. `logits` has shape [..., V], and `targets` holds one i64 per row of logits. Throws InvalidArgument if a target
-// is not in [0, V); the message names the row and the value of the target.
+// Returns the mean of -log softmax(logits)[target] over the rows whose target is not `ignore_index`, or 0 if there are
+// no such rows. `logits` has shape [..., V], and `targets` holds one i64 per row of logits. Throws InvalidArgument if a
+// target is not in [0, V); the message names the row and the value of the target.
 LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 // Returns the mean of the squared differences between the elements of a and b, or 0 if a and b have no elements.
 LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 // --- without a gradient ---
 
-// Returns, for each row, the index of the largest value in the last dimension of x: the first index if several values
-// are equal; NaN counts as the largest value. If x has shape [..., C], the result is an i64 tensor of shape [...] on
-// the CPU. Waits for a device. Throws InvalidArgument for C = 0.
+// Returns, for each row, the index of the largest value in the last dimension of x, or the first such index if several
+// values are the largest; NaN counts as the largest value. If x has shape [..., C], the result is an i64 tensor of
+// shape [...] on the CPU. Waits for a device. Throws InvalidArgument for C = 0.
 LOCKSTEP_API Tensor argmax(const Tensor& x);
-// Returns the share of rows whose argmax() equals the target, or NaN if there are no rows. `logits` and `targets` have
-// the shapes that cross_entropy() requires, but no row is ignored. The accuracy over all ranks is computed by
-// metrics.add("accuracy", accuracy(logits, y) * rows, rows).
+// Returns the fraction of the rows whose argmax() equals the target, or NaN if there are no rows. `logits` and
+// `targets` have the shapes that cross_entropy() requires; unlike cross_entropy(), accuracy() counts every row. To
+// compute the accuracy over all ranks, add each batch to a Metrics: metrics.add("accuracy", accuracy(logits, y) *
+// rows, rows).
 LOCKSTEP_API double accuracy(const Tensor& logits, const Tensor& targets);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines LOCKSTEP_API, which marks the classes and functions that the shared libraries export. The shared libraries
-// are built with hidden visibility, so a program can link to a class or function of a source file only if its
-// declaration has LOCKSTEP_API.
+// Defines LOCKSTEP_API, which marks the classes and functions that lockstep's shared libraries export. The shared
+// libraries are built with hidden visibility, so a program can link to a class or function that a source file of
+// lockstep defines only if the declaration of the class or function has LOCKSTEP_API.
 //
 //   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
@@ -15,8 +15,8 @@
 #endif
 
 // _GLIBCXX_DEBUG and _GLIBCXX_USE_CXX11_ABI change the memory layout of std::vector, std::string and other standard
-// types. The libraries of lockstep, and the spdlog to which they link, are built without _GLIBCXX_DEBUG and with
-// _GLIBCXX_USE_CXX11_ABI=1: a program with other values would compile, and crash.
+// types. The libraries of lockstep, and the spdlog library to which they link, are built without _GLIBCXX_DEBUG and
+// with _GLIBCXX_USE_CXX11_ABI=1: a program that is built with other settings would compile, but crash at run time.
 //
 // A program may define _GLIBCXX_ASSERTIONS, which adds checks and does not change the memory layout of any type.
 #ifdef _GLIBCXX_DEBUG
@@ -27,6 +27,6 @@
 #endif
 
 #define LOCKSTEP_API __attribute__((visibility("default")))
-// Hides a nested class or member template of a LOCKSTEP_API class: `struct LOCKSTEP_LOCAL Impl;`. LOCKSTEP_LOCAL is for
-// members that only the sources of the library define and use.
+// Hides a nested class or member template of a LOCKSTEP_API class from programs that link to the library: `struct
+// LOCKSTEP_LOCAL Impl;`. LOCKSTEP_LOCAL is for members that only the sources of the library define and use.
 #define LOCKSTEP_LOCAL __attribute__((visibility("hidden")))

@@ -17,13 +17,13 @@ class LOCKSTEP_API Deadline {
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::nanoseconds;
 
-  // Returns the deadline `limit` from now. The deadline has passed at once if `limit` is 0 or less, and never passes if
-  // `limit` is 100 years or more.
+  // Returns the deadline `limit` from now. If `limit` is 0 or less, the deadline has already passed; if `limit` is 100
+  // years or more, the deadline never passes.
   static Deadline after(Duration limit) { return limit < kLongest ? Deadline(Clock::now(), limit) : never(); }
   // Returns a deadline that never passes.
   static Deadline never() { return Deadline(Clock::now(), Duration::max()); }
 
-  // Returns whichever is earlier: this deadline, or the deadline `limit` from now.
+  // Returns the earlier of two deadlines: this deadline, and the deadline `limit` from now.
   Deadline sooner(Duration limit) const { return remaining() <= limit ? *this : after(limit); }
 
   bool is_never() const { return limit_ == Duration::max(); }
@@ -33,14 +33,14 @@ class LOCKSTEP_API Deadline {
   Duration remaining() const;
   Duration elapsed() const { return Clock::now() - start_; }
   Duration limit() const { return limit_; }
-  // Returns the time that remains until the deadline as poll(2) and epoll_wait(2) take a timeout: in milliseconds,
-  // rounded up, or -1 if the deadline never passes.
+  // Returns the remaining time as a timeout for poll(2) or epoll_wait(2): the number of milliseconds, rounded up, or -1
+  // if the deadline never passes.
   int poll_timeout_ms() const;
   // Returns a text for error messages: "elapsed 3.01 s of 3 s".
   std::string progress() const;
 
  private:
-  // A deadline with this limit or a longer limit never passes; the clock's time plus a shorter limit fits into
+  // The shortest limit of a deadline that never passes; the sum of the clock's time and any shorter limit fits into
   // a Duration.
   static constexpr Duration kLongest = std::chrono::hours(24 * 365 * 100);
 

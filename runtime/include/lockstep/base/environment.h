@@ -17,12 +17,12 @@ class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
-  // Returns a copy of this process's environment as the last call of keep_of_process() read it. Before the first call
-  // of keep_of_process(), returns a copy of the current environment.
+  // Returns a copy of the environment variables that the last call of keep_of_process() read. Before the first call of
+  // keep_of_process(), returns a copy of the current environment.
   static Environment of_process();
-  // Reads and keeps this process's environment; from then on of_process() returns the kept copy. init_process_group()
-  // calls keep_of_process(), so no thread of the program may call setenv() during init_process_group(). After
-  // init_process_group() has returned, any thread may call setenv().
+  // Reads this process's environment and keeps a copy, which of_process() returns from then on. Because
+  // init_process_group() calls keep_of_process(), no thread of the program may call setenv() during
+  // init_process_group(). After init_process_group() has returned, any thread may call setenv().
   static Environment keep_of_process();
 
   // Returns the value of the variable, or nullopt if the variable is unset. A variable with an empty value counts as
@@ -39,8 +39,8 @@ class LOCKSTEP_API Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-// Converts a decimal text, such as "-12", to an integer. Returns nullopt if `text` as a whole is not a decimal integer,
-// or if the integer does not fit into 64 bits.
+// Converts a decimal text, such as "-12", to an integer. Returns nullopt if `text` is not a decimal integer, or if the
+// integer does not fit into 64 bits.
 LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

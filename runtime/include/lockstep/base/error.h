@@ -5,8 +5,8 @@
 // message also names the rank, host, address, bucket or step concerned; the message of a Timeout has the elapsed time
 // and the limit. docs/ERRORS.md lists the errors that users meet.
 //
-// A library call never prints, never ignores a return code, and never exits the process. Only in two cases does
-// lockstep exit the process: a GPU does not stop within the watchdog's time, or the launcher of the rank has died.
+// A library call never prints, never ignores a return code, and never exits the process. Only two events make lockstep
+// exit the process: a GPU that does not stop within the watchdog's time limit, and the death of the rank's launcher.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ struct Cause;  // lockstep/job/cause.h; only a name here
 // Error is the base class of all exceptions that lockstep throws.
 class LOCKSTEP_API Error : public std::runtime_error {
  public:
-  // Makes an error whose what() is `message`, converted to UTF-8 without control characters, which a terminal can
-  // show (runtime/base/printable.h).
+  // Makes an error whose what() is `message`, converted to printable UTF-8 without control
+  // characters (runtime/base/printable.h).
   explicit Error(std::string_view message);
   // Makes an error with the cause of a group's failure. make_error() in lockstep/job/cause.h makes an error whose
   // message is the cause's text.
@@ -59,7 +59,7 @@ class LOCKSTEP_API PeerLost : public Error {
   using Error::Error;
 };
 
-// Thrown if ranks call different operations, or differ in size, dtype, model or launcher.
+// Thrown if ranks call different operations, or if the ranks' sizes, dtypes, models or launchers differ.
 class LOCKSTEP_API Mismatch : public Error {
  public:
   using Error::Error;

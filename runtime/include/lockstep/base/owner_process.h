@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // An OwnerProcess records which process made an object, because fork() may copy the object into another process.
 //
-// A group, a store's server or a temporary file belongs to the process that made it. In a forked child, the
-// destructors of the child's copies must not talk to other processes, remove files or wait. A child runs destructors
-// even if the program itself never forks: libraries fork without the program's knowledge, and a child that calls
-// exit() destroys static objects. Children that call exec at once, like the children of system(), popen() and
-// posix_spawn(), run no destructors.
+// A group, a store's server or a temporary file belongs to the process that made it. In a forked child, the destructor
+// of a copied group, server or file must not talk to other processes, remove files or wait. A child runs destructors
+// even if the program itself never forks: libraries fork without the program's knowledge, and a child that calls exit()
+// destroys static objects. Children that call exec at once, like the children of system(), popen() and posix_spawn(),
+// run no destructors.
 //
 // Threads: any thread may use an OwnerProcess.
 #pragma once
@@ -23,21 +23,22 @@ namespace lockstep {
 class LOCKSTEP_API OwnerProcess {
  public:
   OwnerProcess() noexcept : forks_(forks_so_far_.load(std::memory_order_relaxed)) {}
-  // Returns whether this process made the object. Returns false in a child that fork() made after the object, and in
-  // that child's children. is_here() costs one load of an atomic, whereas getpid() would cost a system call.
+  // Returns whether this process made the object. Returns false in a child that was forked after the object was made,
+  // and in the children of the child. A call of is_here() costs one load of an atomic, whereas getpid() would cost a
+  // system call.
   bool is_here() const noexcept { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
-  // Throws InvalidArgument, with a message that names both processes, unless is_here() returns true.
+  // Throws InvalidArgument if is_here() returns false; the message names the object's process and this process.
   void require(std::string_view operation) const {
     if (!is_here()) refuse(operation);
   }
-  // Counts a fork; this function is the handler for pthread_atfork.
+  // Counts a fork; a forked child calls count_fork() as its handler of pthread_atfork.
   static void count_fork() noexcept;
 
  private:
   [[noreturn]] void refuse(std::string_view operation) const;
 
   static std::atomic<std::uint32_t>
-      // The number of fork() calls that led from the process that was started by exec to this process.
+      // The number of forks since the last exec: 0 in a process that exec started, and one more in each forked child.
       forks_so_far_;
   std::uint32_t forks_;
 };

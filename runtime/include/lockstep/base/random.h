@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes counter-based random numbers with Philox4x32-10.
 //
-// Each random number is a pure function of its key and counter, so the number is equal on every rank and thread, in any
-// order of the calls.
-// Philox is described by Salmon et al. in "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Each random number is a pure function of its key and counter, so a key and counter give equal numbers on every rank
+// and thread, whatever the order of the calls. Philox is described by Salmon et al. in "Parallel random numbers: as
+// easy as 1, 2, 3", SC'11.
 #pragma once
 
 #include <array>
@@ -62,8 +62,8 @@ class LOCKSTEP_API Generator {
   unsigned used_ = 4;
 };
 
-// RandomKey holds the seed, layer and step that decide a random number together with its sample id and element. The
-// rank, the micro-batch and the order of computation never change the random number.
+// RandomKey holds a seed, a layer and a step. A RandomKey, a sample id and an element's index together decide a random
+// number. The rank, the micro-batch and the order of computation never change the random number.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name
