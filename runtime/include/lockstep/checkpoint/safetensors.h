@@ -50,7 +50,7 @@ struct TensorEntry {
   std::uint64_t bytes = 0;
 };
 
-// ForeignTensor describes a tensor in a safetensors file whose dtype lockstep does not have (BOOL, I8, I16, U16, U32,
+// ForeignTensor describes a tensor in a safetensors file if lockstep lacks the tensor's dtype (BOOL, I8, I16, U16, U32,
 // U64, C64, or a float of 4, 6 or 8 bits).
 struct ForeignTensor {
   std::string dtype;  // the format's name of the dtype
@@ -68,12 +68,12 @@ using Metadata = std::map<std::string, std::string>;
 // Writes the tensors to a safetensors file, and replaces the file `path` atomically (see AtomicFile): a reader sees
 // either the old file or the new file. If `path` is a symbolic link, write_safetensors() replaces the link's target and
 // keeps the link. If `path` is a pipe or a character device (/dev/stdout, /dev/null), write_safetensors() writes the
-// bytes into the pipe or device. Equal tensors give files with equal bytes, in any order of `tensors`.
+// bytes into the pipe or device. The bytes of the file do not depend on the order of `tensors`.
 //
-// Throws InvalidArgument if a tensor's name occurs twice, is "__metadata__" or is not UTF-8, or if the size of a
-// tensor's bytes doesn't fit its shape. Throws InvalidArgument if the folder of `path` doesn't exist, or if `path` is a
-// pipe that no process reads. Throws SystemError if the disk is full, a permission is missing, or a pipe's reader takes
-// nothing for 5 minutes.
+// Throws InvalidArgument if a tensor's name occurs twice, is "__metadata__" or is not UTF-8, or if the number of a
+// tensor's bytes doesn't fit the tensor's shape and dtype. Throws InvalidArgument if the folder of `path` doesn't
+// exist, or if `path` is a pipe that no process reads. Throws SystemError if the disk is full, a permission is missing,
+// or a pipe's reader reads nothing for 5 minutes.
 LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                                     const Metadata& metadata = {});
 
@@ -81,19 +81,20 @@ LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span
 // Threads: any thread may make const calls.
 class LOCKSTEP_API SafetensorsFile {
  public:
-  // Opens a file, and reads and checks its header. The constructor never allocates memory for a length that exceeds the
-  // file's size. Throws InvalidArgument if the file doesn't exist, and SystemError if a system call fails. Throws
-  // CorruptData if the file is not well-formed; the message names the file, the tensor and the reason.
+  // Opens a file, and reads and checks its header. If a length in the header exceeds the file's size, the constructor
+  // allocates no memory for this length. Throws InvalidArgument if the file doesn't exist, and SystemError if a
+  // system call fails. Throws CorruptData if the file is not well-formed; the message names the file, the tensor and
+  // the reason.
   explicit SafetensorsFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  // tensors() returns the tensors whose dtypes lockstep has, by name; foreign() returns the tensors with any other
-  // dtype, whose bytes read() can copy.
+  // tensors() returns, by name, the tensors whose dtypes lockstep has; foreign() returns, by name, the tensors with
+  // other dtypes. The function read() copies the bytes of a tensor of any dtype.
   const std::map<std::string, TensorEntry>& tensors() const& { return tensors_; }
   const std::map<std::string, ForeignTensor>& foreign() const& { return foreign_; }
   const Metadata& metadata() const& { return metadata_; }
   // On a temporary SafetensorsFile, tensors(), foreign() and metadata() return their results by value, so a loop may
-  // use a temporary object: `for (auto& [name, entry] : SafetensorsFile(path).tensors())`.
+  // iterate over the result of a temporary object: `for (auto& [name, entry] : SafetensorsFile(path).tensors())`.
   std::map<std::string, TensorEntry> tensors() && { return std::move(tensors_); }
   std::map<std::string, ForeignTensor> foreign() && { return std::move(foreign_); }
   Metadata metadata() && { return std::move(metadata_); }
@@ -124,7 +125,7 @@ struct LoadOptions {
   //   [](const std::string& name) { return "module." + name; }   // PyTorch's wrappers saved such names
   std::function<std::string(const std::string& name)> name_in_file = {};
   // If true, load_weights() accepts a file that lacks tensors of the model. A model's tensor that the file lacks keeps
-  // its value; in a job with several ranks, every rank gets rank 0's value.
+  // its value; in a job with several ranks, every rank gets rank 0's value of the tensor.
   bool allow_missing = false;
   // If true, load_weights() accepts a file that holds tensors that the model lacks.
   bool allow_unexpected = false;

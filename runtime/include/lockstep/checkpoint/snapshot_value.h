@@ -18,7 +18,7 @@ using SnapshotValue = std::variant<bool, std::int64_t, std::uint64_t, double, st
                                    std::vector<double>, std::vector<std::string>>;
 using SnapshotValues = std::map<std::string, SnapshotValue>;
 
-// AtAnotherSize says how restore() treats a value that each rank saved for itself, when the run resumes with another
+// AtAnotherSize says how restore() treats a value that each rank saved separately, if the run resumes with a different
 // number of ranks.
 enum class AtAnotherSize : std::uint8_t {
   refuse,  // restore() throws InvalidArgument
@@ -28,14 +28,14 @@ enum class AtAnotherSize : std::uint8_t {
 
 // get_bool() and the other get functions return the value with the given name, which must have been saved with the
 // function's type. The get functions throw InvalidArgument if the value is missing, has another type, or is a number
-// that does not fit; the message holds the value found.
+// that does not fit into the result; the message holds the value found.
 LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API double get_double(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API const std::string& get_text(const SnapshotValues& values, std::string_view name);
-// get_ints(), get_doubles() and get_texts() return an empty list if the saved list is empty, whatever the type of the
-// saved list.
+// get_ints(), get_doubles() and get_texts() return an empty list if the saved list is empty, even if the saved list has
+// another element type.
 LOCKSTEP_API std::vector<std::int64_t> get_ints(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<double> get_doubles(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<std::string> get_texts(const SnapshotValues& values, std::string_view name);

@@ -29,7 +29,7 @@ concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_construc
 LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
 // Gathers the bytes `own` of all ranks in rank order into `all`, which holds size() times as many bytes as `own`.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
-// Returns the reduction of the numbers of all ranks, like all_reduce_value() below.
+// Returns the reduction of the ranks' numbers; programs call all_reduce_value() below instead.
 LOCKSTEP_API std::int64_t all_reduce_number(std::int64_t value, ProcessGroup& group, ReduceOp op);
 LOCKSTEP_API double all_reduce_number(double value, ProcessGroup& group, ReduceOp op);
 

@@ -34,9 +34,9 @@ struct NoteField {
   NoteOp op = NoteOp::sum;  // the same on all ranks
   std::int64_t value = 0;   // this rank's value
 };
-// The maximum number of fields of a note, which is the number of words that a network frame has in addition to the
-// weight (comm/wire/frame.cc). A further field also needs two more bits in NoteOps (comm/inline_scalars.h), and another
-// layout of the shared memory (comm/shm/control.h).
+// The maximum number of fields of a note: a network frame has this many words for fields, in addition to the word for
+// the weight (comm/wire/frame.cc). A larger maximum would also require two more bits per field in NoteOps
+// (comm/inline_scalars.h), and a new layout of the shared memory (comm/shm/control.h).
 inline constexpr std::size_t kMostNoteFields = 7;
 
 // WorkState is the state that a backend keeps for one collective that has started. A Work calls the functions of its
@@ -51,13 +51,14 @@ class LOCKSTEP_API WorkState {
   // not arrived.
   virtual void wait(const Deadline& deadline) = 0;
   // Makes later work in `stream` wait for the collective, while the host continues. On the CPU the host waits, because
-  // the CPU has no streams that could wait. A backend on a device overrides wait_on(), and never waits for the device.
+  // the CPU has no streams that could wait. A backend on a device overrides wait_on() by a function in which the host
+  // never waits for the device.
   virtual void wait_on(StreamView stream, const Deadline& deadline);
-  // Returns the timed event that a device records after the collective (DeviceRuntime::elapsed), once the event is in
-  // the device's queue.
+  // Returns the timed event that the device records after the collective, for DeviceRuntime::elapsed, or null while the
+  // event is not yet in the device's queue.
   virtual void* end_mark() const { return nullptr; }
-  // Returns a combined word of an all-reduce, once the all-reduce is done. Word 0 is the sum of all ranks' weights, and
-  // word 1 + i is field i of the note.
+  // Returns number `word` of the integers that the all-reduce has combined over the ranks, once the all-reduce is done.
+  // Word 0 is the sum of all ranks' weights, and word 1 + i is field i of the note.
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
@@ -80,7 +81,7 @@ class [[nodiscard]] Work {
     owner_.require("a look at a collective");
     return !state_ || state_->poll();
   }
-  // Blocks until done() returns true, at most for the group's timeout.
+  // Blocks until done() returns true, but no longer than the group's timeout.
   void wait() const {
     if (!done()) wait(Deadline::after(timeout_));  // a look is cheaper than reading the clock
   }
@@ -88,17 +89,18 @@ class [[nodiscard]] Work {
     owner_.require("a wait for a collective");
     if (state_) state_->wait(deadline);
   }
-  // Makes later work in `stream` start after the collective. The host waits only until the collective is in the queue
-  // of its device, never for the device. On the CPU, and for a result in host memory, wait_on() blocks like wait().
+  // Makes later work in `stream` start after the collective. The host waits only until the collective is in the
+  // device's queue, and never until the device has run the collective. On the CPU, and for a result in host memory,
+  // wait_on() blocks like wait().
   //
   // If wait_on() throws because the group has failed, later work in `stream` still starts after the device's work for
-  // the group. Memory that is freed in `stream` is therefore no longer in use by a collective.
+  // the group. After wait_on() has thrown, no collective still uses memory that later work in `stream` frees.
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
   // Returns the timed event that the device records after the collective, for DeviceRuntime::elapsed. The event lives
-  // as long as this Work. Returns null before wait_on(), and on the CPU.
+  // as long as this Work. Returns null if wait_on() has not been called, and for every collective on the CPU.
   void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
   // Returns the sum of the weights of all ranks, once the weighted all-reduce is done.
   std::int64_t total_weight() const { return state_ ? state_->combined(0) : 0; }

@@ -16,8 +16,8 @@ namespace lockstep {
 // over an environment variable.
 struct InitOptions {
   // The name of the backend; "gloo", PyTorch's name, means tcp. "auto" means the value of LOCKSTEP_BACKEND. If
-  // LOCKSTEP_BACKEND is unset, "auto" chooses nccl on a GPU, single for a single rank, shm on one host and, between
-  // hosts, mpi under mpirun and tcp otherwise.
+  // LOCKSTEP_BACKEND is unset, "auto" chooses nccl on GPUs, single for a group of one rank, and shm for ranks on one
+  // host. Between hosts, "auto" chooses mpi if mpirun started the ranks, and tcp otherwise.
   std::string backend = "auto";
   // The URL of the place where the ranks meet ("env://", "tcp://host:port?rank=&world_size=" or
   // "file:///path?rank=&world_size="). If `init_method` is empty, the ranks meet at the place that the launcher offers.
@@ -27,10 +27,11 @@ struct InitOptions {
   // The time limit of init_process_group(), and of each collective that is waited for without a deadline. The
   // environment variable LOCKSTEP_TIMEOUT, in seconds, replaces the default.
   std::optional<std::chrono::nanoseconds> timeout = {};  // the default is 5 minutes
-  // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number among the GPUs that
-  // the process sees is the local rank. "auto" means "cuda" on all ranks if every rank has a GPU that NCCL supports,
-  // and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, LOCKSTEP_DEVICE names the device;
-  // if LOCKSTEP_DEVICE is also unset, the device is "cuda" for backend nccl, and "cpu" for every other backend.
+  // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number is the local rank,
+  // counted from 0 among the GPUs that the process sees. "auto" means "cuda" on all ranks if every rank has a GPU that
+  // NCCL supports, and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, LOCKSTEP_DEVICE
+  // names the device; if LOCKSTEP_DEVICE is also unset, the device is "cuda" for backend nccl, and "cpu" for every
+  // other backend.
   std::string device = {};
 };
 
@@ -45,7 +46,7 @@ struct InitOptions {
 // URL gives no rank, the rank comes from the launcher. The known launchers are `lockstep run`, torchrun, RANK and
 // WORLD_SIZE set by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI,
 // horovodrun, mlx.launch and Kubeflow. If neither InitOptions, URL nor launcher gives a rank, the process is the only
-// rank, and opens no socket. rendezvous/meeting/meet.h describes how ranks meet. The environment variable
+// rank, and opens no socket. The header rendezvous/meeting/meet.h describes how ranks meet. The environment variable
 // LOCKSTEP_BOOTSTRAP (socket, pmix or address) chooses among the meeting places that a launcher offers.
 //
 // init_process_group() changes the process in three ways. After init_process_group(), an uncaught lockstep::Error is
@@ -54,11 +55,12 @@ struct InitOptions {
 //
 // Threads: any thread may call init_process_group(); calls in N threads of a process make N ranks. A program may make
 // one group after another, if each rank destroys its group before it calls init_process_group() again. A rank that
-// calls init_process_group() early waits until rank 0 has destroyed the earlier group.
+// calls init_process_group() for a second group waits until rank 0 has destroyed the first group.
 //
-// Throws InvalidArgument for wrong values, and Mismatch if launchers or ranks disagree or two processes claim one rank.
-// Throws Timeout, with a message that names the ranks that did not arrive, and PeerLost if a rank died during the call.
-// Throws CorruptData if a rank runs another build of lockstep. Throws BackendUnavailable and StoreError too.
+// Throws InvalidArgument if an option or environment variable has an invalid value. Throws Mismatch if launchers or
+// ranks disagree, or if two processes claim one rank. Throws Timeout, with a message that names the ranks that did not
+// arrive, and PeerLost if a rank died during the call. Throws CorruptData if a rank runs another build of lockstep.
+// Throws BackendUnavailable and StoreError too.
 LOCKSTEP_API std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep
