@@ -11,14 +11,14 @@
 // left the previous loop early. To choose another epoch for the next begin(), call set_epoch() or resume().
 //
 // Threads: only one thread may use a loader and its iterators; `workers` further threads read the dataset.
-// Failure: if the dataset throws while it reads a batch, begin() or ++ throws when the iterator reaches this
-//   batch. An InvalidArgument or CorruptData keeps its type; any other exception becomes an Error. The message of
-//   the exception holds the batch, the epoch, the sample ids and the original text; the original exception is
+// Failure: if the dataset throws while it reads a batch, begin() or ++ throws when the iterator reaches this batch.
+//   The dataset's InvalidArgument or CorruptData keeps its type; any other exception becomes an Error. The message
+//   of the exception holds the batch, the epoch, the sample ids and the original text; the original exception is
 //   nested (std::rethrow_if_nested).
-// If the program leaves the loop early, the workers stop.
+// If the program leaves the loop over the batches early, the worker threads stop.
 //
 // Checkpoints: state() records how many samples of the epoch the loader has handed out, and is equal on all ranks.
-//   After resume(state), the first pass reads the rest of the epoch, with any number of ranks.
+//   After resume(state), the next pass reads the rest of the epoch; the number of ranks may have changed.
 //
 //   if (fs::exists(...)) loader.resume(state);                                   // before the loop
 //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
@@ -54,9 +54,9 @@ concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) 
   dataset.batch(ids);
 };
 
-// Prefetches is a Dataset with prefetch(ids), which starts to read the samples `ids` and returns before they have been
-// read. Several worker threads call prefetch() at once. prefetch() is a hint, and must ignore ids of samples that the
-// dataset doesn't have.
+// Prefetches is a Dataset with prefetch(ids), which starts to read the samples `ids` and returns without waiting for
+// the samples. Several worker threads call prefetch() at once. prefetch() is a hint, and must ignore ids of samples
+// that the dataset doesn't have.
 template <typename D>
 concept Prefetches = requires(const D& dataset, std::span<const std::int64_t> ids) {
   dataset.prefetch(ids);
@@ -73,8 +73,8 @@ namespace detail {
 
 struct NotADataset {};
 
-// Returns the type of D::batch(ids), as a std::type_identity. If D is not a Dataset, a static_assert says which member
-// D lacks.
+// Returns a std::type_identity of the type that D::batch(ids) returns. If D is not a Dataset, a static_assert says
+// which member D lacks.
 template <typename D>
 constexpr auto batch_of() {
   using Ids = std::span<const std::int64_t>;
@@ -134,14 +134,14 @@ class BySample {
 //
 // Threads: one thread, the consumer, calls next() and the destructor; several workers call produce at once.
 // Failure: if produce throws for an index, next() rethrows the exception when next() reaches this index; later calls of
-//   next() still return the results of later indices. If a result does not come in time, next() throws Timeout; the
-//   message names the index.
-// End: the destructor stops the workers, also in the middle of an epoch. The destructor waits for running calls of
-//   produce, which can't be interrupted, for at most `timeout`, but at least for a second. If next() has just thrown
-//   Timeout, the destructor waits for only one second. If a call of produce still runs after the wait, the destructor
-//   logs a warning and returns. The worker thread of the running call keeps `produce` and its captured objects alive
-//   until the call returns. Objects that `produce` only refers to must also live until every call of
-//   `produce` has returned.
+//   next() still return the results of later indices. If a result is not ready within the timeout, next() throws
+//   Timeout; the message names the index of the result.
+// End: the destructor stops the workers, also in the middle of an epoch. Running calls of produce can't be interrupted,
+//   so the destructor waits for such calls for up to `timeout` or one second, whichever is longer. If next() has just
+//   thrown Timeout, the destructor waits for up to one second. If a call of produce still runs after the wait, the
+//   destructor logs a warning and returns. The worker thread of the running call keeps `produce` and its captured
+//   objects alive until the call returns. Objects that `produce` only refers to must live until every call of `produce`
+//   has returned.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
@@ -161,7 +161,7 @@ class LOCKSTEP_API OrderedPrefetch {
  private:
   struct LOCKSTEP_LOCAL Shared;
 
-  // Wakes the worker threads and waits until the threads have ended, at most as long as the destructor may wait.
+  // Wakes the worker threads, and waits until the threads have ended or the time limit of the destructor has passed.
   void stop();
 
   const std::shared_ptr<Shared> state_;  // shared with the workers
@@ -173,8 +173,8 @@ class LOCKSTEP_API OrderedPrefetch {
 struct LoaderOptions {
   int workers = 0;   // number of threads that read ahead; with 0 the caller's thread reads each batch
   int prefetch = 2;  // number of batches that each worker reads ahead
-  // The number of batches by which the loader's calls of prefetch(ids) are ahead of its calls of batch(ids), if the
-  // dataset has prefetch().
+  // The number of batches that the loader announces by prefetch(ids) before it reads them by batch(ids), if the dataset
+  // has prefetch().
   int read_ahead = 8;
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // time limit for a batch that a worker reads
 };
@@ -202,8 +202,8 @@ using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64
 using Announce = std::function<void(std::span<const std::int64_t> ids)>;
 using IsOver = std::function<bool()>;
 
-// LoaderCore is the part of DataLoader that does not depend on the type of the batches, so a source file can
-// define LoaderCore.
+// LoaderCore is the part of DataLoader that does not depend on the type of the batches, so that a source file can
+// define the functions of LoaderCore.
 class LOCKSTEP_API LoaderCore {
  public:
   // `announce` may be null.
@@ -220,8 +220,8 @@ class LOCKSTEP_API LoaderCore {
     return [sampler = sampler_] { return sampler->identity(); };
   }
 
-  // Pass hands out the batches of one pass over an epoch. After resume(), the pass has only the batches of the rest of
-  // the epoch.
+  // A Pass object hands out the batches of one pass over an epoch. After resume(), the pass has only the batches of the
+  // rest of the epoch.
   class Pass {
    public:
     Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
@@ -241,7 +241,7 @@ class LOCKSTEP_API LoaderCore {
   std::shared_ptr<Pass> start();
 
  private:
-  // Throws InvalidArgument, which names `call`, if a pass has begun and not ended.
+  // Throws InvalidArgument, with a message that names the function `call`, if a pass has begun and has not ended.
   void require_no_pass(const char* call) const;
 
   ReadBatch read_;
@@ -303,10 +303,10 @@ class DataLoader {
   // in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // Makes the next pass continue at the place `state`. If `state` is the end of an epoch, the next pass reads the next
-  // epoch. If set_epoch() asks for the finished epoch after resume(), the next pass has no batches. Throws
-  // InvalidArgument if `state` has another length, seed or order than the sampler, or if resume() is called in the
-  // middle of a pass.
+  // Makes the next pass begin at the place in the data that `state` records. If `state` records the end of an epoch,
+  // the next pass reads the next epoch. If set_epoch() is called after resume() with an epoch that `state` records as
+  // finished, the next pass has no batches. Throws InvalidArgument if `state` has another length, seed or order than
+  // the sampler, or if resume() is called in the middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
   // Returns the place in the epoch after the batches that the last pass has handed out. The batch that the body of the
   // loop is using counts as handed out.
@@ -315,9 +315,10 @@ class DataLoader {
   // Returns a function that returns the current Sampler::identity(); DistributedDataParallel::watch() calls the
   // function. The function may outlive the loader.
   auto identity() const { return core_.identity(); }
-  // Makes passes end once `is_over` returns true; DistributedDataParallel::watch() calls end_when(). Once `is_over`
-  // returns true, the pass ends after the current batch, new passes have no batches, and set_epoch() does nothing.
-  // After the training is over, state() therefore stays at the place where the training stopped.
+  // Makes passes over the data end once `is_over` returns true; DistributedDataParallel::watch() calls end_when().
+  // Once `is_over` returns true, the pass ends after the current batch, new passes have no batches, and set_epoch()
+  // does nothing. After `is_over` has returned true, state() therefore keeps returning the place at which the
+  // training stopped.
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
   // Returns the number of batches in a whole epoch, even after resume(). The number is equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }

@@ -56,8 +56,8 @@ struct TokenBatch {
 
 struct MappedTokensOptions {
   int bytes = 2;  // number of bytes of a token, an unsigned little-endian number: 2 or 4
-  // The number of tokens in a sample, at least 1: the length of the context plus one, because the last token is only
-  // a target.
+  // The number of tokens in a sample, at least 1: the length of the context plus one, because a sample's last token is
+  // only a target.
   std::int64_t window = 0;
   // The number of tokens from a sample's first token to the next sample's first token. A stride of 0 means `window`.
   std::int64_t stride = 0;
@@ -73,12 +73,12 @@ class LOCKSTEP_API MappedTokens {
   std::int64_t size() const { return size_; }      // number of samples
   std::int64_t tokens() const { return tokens_; }  // number of tokens in the file
   TokenBatch batch(std::span<const std::int64_t> ids) const;
-  // Copies the tokens of sample `id` to `window`, whose size must be MappedTokensOptions::window. read() does not check
-  // whether the file has changed; call require_unchanged() for this check.
+  // Copies the tokens of sample `id` to `window`, whose size must be MappedTokensOptions::window. The function read()
+  // does not check whether the file has changed; require_unchanged() does.
   void read(std::int64_t id, std::span<std::int64_t> window) const;
   void prefetch(std::span<const std::int64_t> ids) const;
-  // Throws CorruptData if the file has changed since it was mapped. batch() calls require_unchanged() first; programs
-  // that call read() must call require_unchanged() themselves.
+  // Throws CorruptData if the file has changed since the file was mapped. The function batch() calls
+  // require_unchanged(), but read() does not.
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:
@@ -109,13 +109,13 @@ class LOCKSTEP_API MappedRecords {
 
   std::int64_t size() const { return size_; }
   RecordBatch batch(std::span<const std::int64_t> ids) const;
-  // Returns the bytes of sample `id`, which stay valid as long as this MappedRecords or a copy lives. record() does not
-  // check whether the file has changed; call require_unchanged() for this check.
+  // Returns the bytes of sample `id`; the bytes stay valid as long as this MappedRecords or a copy of this
+  // MappedRecords lives. The function record() does not check whether the file has changed; require_unchanged() does.
   std::span<const std::byte> record(std::int64_t id) const&;
   std::span<const std::byte> record(std::int64_t id) const&& = delete;  // name the dataset first
   void prefetch(std::span<const std::int64_t> ids) const;
-  // Throws CorruptData if the file has changed since it was mapped. batch() calls require_unchanged() first; programs
-  // that call record() must call require_unchanged() themselves.
+  // Throws CorruptData if the file has changed since the file was mapped. The function batch() calls
+  // require_unchanged(), but record() does not.
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 
 // A Permutation is a random order of the samples 0..length-1. The sample at a position is a pure function of (length,
-// seed, epoch, position), equal on every machine.
+// seed, epoch, position), with equal results on every machine.
 //
 // The order depends on all 64 bits of the seed and all 64 bits of the epoch; for example, epoch 1 of seed 0 is
 // independent of epoch 0 of seed 1. If the length is kComputed or more, a Feistel network over Philox computes each
@@ -34,8 +34,8 @@ class LOCKSTEP_API Permutation {
   std::int64_t size() const { return static_cast<std::int64_t>(length_); }
   // Returns the sample at `position`.
   std::int64_t operator[](std::int64_t position) const;
-  // Replaces each position in `positions` by the sample at this position. One call of map() is faster than one call of
-  // operator[] for each position.
+  // Replaces each position in `positions` by the sample at this position. A single call of map() is faster than
+  // separate calls of operator[] for the positions.
   void map(std::span<std::int64_t> positions) const;
 
  private:

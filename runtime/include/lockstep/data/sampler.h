@@ -4,8 +4,8 @@
 //
 // Samplers need no communication: each rank computes its own part of the samples. The parts of the ranks fit together
 // because length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on the machine or
-// the world size, so a run can resume with another world size. After resuming, the ranks continue the order after the
-// samples that all ranks together have consumed.
+// the world size, so a run can resume with another world size. After resume(), the ranks continue in the epoch's order
+// after the samples that the earlier run has consumed.
 #pragma once
 
 #include <concepts>
@@ -33,8 +33,8 @@ namespace lockstep::data {
 //   Copies are independent.
 class LOCKSTEP_API EpochOrder {
  public:
-  // A Lookup replaces each position in `positions`, which is in [0, size()), by the sample at this position. Several
-  // threads may call a Lookup at once.
+  // A Lookup replaces each position in `positions` by the sample at this position; the positions are in [0, size()).
+  // Several threads may call a Lookup at once.
   using Lookup = std::function<void(std::span<std::int64_t> positions)>;
   using OfEpoch = std::function<Lookup(std::int64_t epoch)>;
 
@@ -60,7 +60,7 @@ class LOCKSTEP_API EpochOrder {
   std::uint64_t seed() const { return seed_; }
   std::uint64_t digest() const { return digest_; }
   std::int64_t epoch() const { return epoch_; }
-  // Sets the epoch whose order lookup() returns; a new EpochOrder has epoch 0. Throws InvalidArgument for an epoch
+  // Sets the epoch whose order lookup() uses; a new EpochOrder has epoch 0. Throws InvalidArgument for an epoch
   // below 0.
   void set_epoch(std::int64_t epoch);
 
@@ -109,9 +109,9 @@ struct RowRange {
 };
 
 // Returns the rows of rank `rank` when `rows` rows are split like PyTorch's chunk(world), into pieces of ceil(rows /
-// world) rows. The last piece may be shorter, and ranks beyond the number of pieces have no rows. For example, 30 rows
-// over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and
-// three empty ranks.
+// world) rows. The last piece may be shorter; if there are fewer pieces than ranks, the last ranks have no rows. For
+// example, with 30 rows and 8 ranks, seven ranks have 4 rows and one rank has 2 rows; with 10 rows and 8 ranks, five
+// ranks have 2 rows and three ranks have no rows.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
@@ -139,9 +139,9 @@ concept RankOfGroup = requires(const G& group) {
   { group.size() } -> std::convertible_to<int>;
 };
 
-// A Sampler gives one rank its rows of each epoch, in batches. A row is an index into the dataset, which is also the
-// global sample id. A pass goes from the beginning of an epoch, or from the place given to resume(), to the end of
-// the epoch.
+// A Sampler computes the rows of each epoch that one rank reads, in batches. A row is an index into the dataset; the
+// index is also the global id of the sample. A pass goes from the beginning of an epoch, or from the place given to
+// resume(), to the end of the epoch.
 //
 // Threads: several threads may call const functions of a Sampler at once; no other call may run during a call of a
 //   non-const function.
@@ -157,7 +157,7 @@ class LOCKSTEP_API Sampler {
   // numbers of ranks and different batch sizes. Throws InvalidArgument if the earlier run had another length,
   // seed or order.
   void resume(const SamplerState& state);
-  // Throws InvalidArgument if resume(state) would throw InvalidArgument, and changes nothing.
+  // Throws InvalidArgument if resume(state) would throw InvalidArgument; in any case, the sampler does not change.
   void require_place(const SamplerState& state) const;
   // Returns the place in the epoch after the first `batches` batches of this pass.
   SamplerState state_after(std::int64_t batches) const;
@@ -166,8 +166,8 @@ class LOCKSTEP_API Sampler {
   std::int64_t num_batches() const;
   // Returns the number of batches in a pass that begins after the first `consumed` samples of an epoch.
   std::int64_t num_batches_after(std::int64_t consumed) const;
-  // Returns this rank's rows of batch `index`, in order; this rank may have no row in a batch. Throws InvalidArgument
-  // unless 0 <= index < num_batches().
+  // Returns this rank's rows of batch `index`, in the epoch's order; this rank may have no row in a batch. Throws
+  // InvalidArgument unless 0 <= index < num_batches().
   std::vector<std::int64_t> batch(std::int64_t index) const;
   // Returns the number of rows that all ranks together have in a full batch; the last batch of an epoch may be shorter.
   virtual std::int64_t global_batch() const = 0;
@@ -182,9 +182,9 @@ class LOCKSTEP_API Sampler {
   std::vector<std::pair<std::string, std::uint64_t>> identity() const;
 
  protected:
-  // Rows describes a rank's rows of a batch as `count` positions first, first + stride, ..., counted from the first
-  // position of the batch in the epoch's order. Positions past the end of the epoch continue at the beginning of
-  // the epoch.
+  // Rows describes a rank's rows of a batch: the rows are at the `count` positions first, first + stride, ..., counted
+  // from the beginning of the batch in the epoch's order. Positions past the end of the epoch stand for positions at
+  // the beginning of the epoch.
   struct Rows {
     std::int64_t first = 0;
     std::int64_t stride = 1;
@@ -192,11 +192,12 @@ class LOCKSTEP_API Sampler {
   };
 
   // Makes a sampler whose batches have `batch_rows` rows, at least 1. Error messages use `option`, the name of the
-  // option that set batch_rows, and `whose`, which says whose rows batch_rows counts.
+  // option that set batch_rows, and `whose`, a text that says whether batch_rows counts the rows of one rank or of
+  // all ranks.
   Sampler(const char* name, EpochOrder order, int rank, int world, std::int64_t batch_rows, const char* option,
           const char* whose);
-  // Returns the number of rows in a full batch, which are the rows of one rank or the rows of all ranks, depending on
-  // the option that set the number.
+  // Returns the number of rows in a full batch: the rows of one rank in a DistributedSampler, and the rows of all ranks
+  // in a GlobalBatchSampler.
   std::int64_t batch_rows() const { return batch_rows_; }
 
  private:
@@ -222,11 +223,10 @@ enum class Uneven : std::uint8_t {
   // Some samples from the beginning of the epoch come twice, so that every rank has equally many samples. PyTorch does
   // this by default.
   pad,
-  // The last samples of the epoch are left out, so that every rank has equally many samples, as with
-  // PyTorch's drop_last.
+  // The last samples of the epoch are left out, so that every rank has equally many samples, like PyTorch's drop_last.
   drop,
-  // Every sample comes exactly once: some ranks have one sample more than other ranks, and the last batch of a rank may
-  // have no rows. Evaluations should use `exact`.
+  // Every sample comes exactly once per epoch: some ranks may have one sample more than other ranks, and the last batch
+  // of a rank may have no rows. Evaluations should use `exact`.
   exact,
 };
 
@@ -255,7 +255,7 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
   std::int64_t batches_in(std::int64_t left) const override;
   Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
-  // Returns how many of the epoch's remaining `left` samples rank `rank` gets.
+  // Returns the number of samples that rank `rank` gets if `left` samples of the epoch remain.
   std::int64_t count_of(int rank, std::int64_t left) const;
 
   Uneven uneven_;
@@ -266,16 +266,16 @@ struct GlobalBatchSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   bool drop_last = false;  // whether a short last batch is left out
-  // The number of fixed micro-batches in a batch, which make results bitwise equal with any number of ranks
-  // (ddp/reproducible.h). Each rank has a run of consecutive micro-batches (micro_batches_of() above). If
+  // The number of fixed micro-batches in a batch. With fixed micro-batches, results are bitwise equal for any number of
+  // ranks (ddp/reproducible.h). Each rank has a run of consecutive micro-batches (micro_batches_of() above). If
   // `micro_batches` is 0, chunk() divides each batch among the ranks.
   int micro_batches = 0;
 };
 
-// GlobalBatchSampler cuts the epoch into global batches as a single process would, so that a run computes the same
-// steps at every world size. Each global batch is split over the ranks along dimension 0, by chunk() or as fixed
-// micro-batches. Every sample comes exactly once per epoch, unless drop_last is set. In every step each rank gets a
-// batch, which may have 0 rows.
+// GlobalBatchSampler cuts the epoch into global batches that do not depend on the world size, so that a run computes
+// the same steps at every world size. Each global batch is split over the ranks along dimension 0, by chunk() or as
+// fixed micro-batches. Every sample comes exactly once per epoch, unless drop_last is set. In every step each rank gets
+// a batch, which may have 0 rows.
 class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
  public:
   GlobalBatchSampler(std::int64_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines plan_buckets(), which assigns gradients to buckets. The plan is a pure function of its inputs, so ranks with
-// equal inputs have equal plans.
+// Defines plan_buckets(), which assigns gradients to buckets. The plan is a pure function of the arguments of
+// plan_buckets(), so ranks that pass equal arguments get equal plans.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace lockstep {
 
-// ParameterSpec describes a parameter to the Reducer, which does not depend on a tensor class or framework.
+// ParameterSpec describes a parameter to the Reducer, so that the Reducer does not depend on a tensor class
+// or framework.
 struct LOCKSTEP_API ParameterSpec {
   std::string name;                 // unique within the model
   DType dtype = DType::f32;         // f32, f64, bf16 or f16
@@ -79,9 +80,9 @@ struct BucketPlan {
 // gradients become ready. A parameter is never divided between buckets; a bucket holds parameters of one dtype, and
 // exceeds its cap by less than one parameter. Unset options get their defaults for CPU memory.
 //
-// Buckets are sorted by the time at which their last gradient becomes ready, so a dtype that is rare in the model does
-// not delay the buckets of other dtypes. Throws InvalidArgument if `order` is not a permutation, a name is empty or
-// occurs twice, or a dtype can't be averaged.
+// Buckets are sorted by the time at which a bucket's last gradient becomes ready, so a dtype that is rare in the model
+// does not delay the buckets of other dtypes. Throws InvalidArgument if `order` is not a permutation, a name is empty
+// or occurs twice, or a dtype can't be averaged.
 LOCKSTEP_API BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
                                      const BucketOptions& options = {});
 
@@ -100,8 +101,9 @@ struct ParameterShard {
   bool operator==(const ParameterShard&) const = default;
 };
 
-// Returns the shard of rank `rank` in a bucket that is divided into `size` equal parts: the elements of parameters in
-// part number `rank`, in memory order, without padding. `plan` must have been made with BucketOptions::parts = `size`.
+// Returns the shard of rank `rank` in bucket number `bucket`, which is divided into `size` equal parts: the shard is
+// the parameters' elements in part number `rank`, in memory order, without padding. `plan` must have been made with
+// BucketOptions::parts = `size`.
 LOCKSTEP_API std::vector<ParameterShard> shards_of(const BucketPlan& plan, std::span<const ParameterSpec> specs,
                                                    int bucket, int rank, int size);
 

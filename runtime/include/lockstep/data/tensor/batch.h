@@ -23,7 +23,7 @@ struct Batch {
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
   // Returns a copy of samples [begin, end). Throws InvalidArgument if the batch does not have the samples [begin, end).
   LOCKSTEP_API Batch rows(std::int64_t begin, std::int64_t end) const;
-  // Returns a batch with x and y moved to `device` by Tensor::to.
+  // Returns a batch whose x and y are on `device`; Tensor::to moves the tensors.
   LOCKSTEP_API Batch to(DeviceId device) const;
 };
 
@@ -49,8 +49,8 @@ class LOCKSTEP_API TensorDataset {
 };
 
 // Returns a batch whose row i is samples[i]. `like` is a sample with the shapes and dtypes of all samples, so that a
-// batch without samples also has the right shapes and dtypes. Throws InvalidArgument if a sample's shape or dtype
-// differs from `like`; the message names the sample id.
+// batch without samples also has the right shapes and dtypes. Throws InvalidArgument if a sample's shapes or dtypes
+// differ from the shapes or dtypes of `like`; the message names the sample id.
 LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
 // Collated converts a SampleDataset whose get(id) returns a Sample into a Dataset whose batch(ids) returns a Batch. All
