@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines GlobalBatch, which describes the batch of all ranks together in one step. The numbers of a GlobalBatch come
-// from the ranks' step notes (ddp/step_note.h), so no rank waits for another rank.
+// Defines GlobalBatch, which describes the global batch of one step: the batches of all ranks together. The numbers of
+// a GlobalBatch come from the ranks' step notes (ddp/step_note.h), so no rank waits for another rank.
 #pragma once
 
 #include <cstdint>

@@ -10,13 +10,14 @@
 namespace lockstep {
 
 // NotFinite says how a rank treats a gradient that is NaN or infinite. Each rank checks its own gradients, bucket by
-// bucket, before its gradients are added to the other ranks' gradients, because a NaN in the sum would not show which
-// rank caused the NaN. The check reads each gradient once. On a device, a kernel checks the gradients, the host does
-// not wait, and the result of the check is known up to three steps later.
+// bucket, before the ranks' gradients are summed, because a NaN in the sum would not show which rank caused the NaN.
+// The check reads each gradient once. On a device, a kernel checks the gradients, the host does not wait, and the
+// result of the check is known up to three steps later.
 enum class NotFinite : std::uint8_t {
-  // The rank logs the step and the first parameter whose gradient is NaN or infinite, in the order of backward, and
+  // The rank logs the step and the first parameter, in the order of backward(), whose gradient is NaN or infinite, and
   // training continues. Programs with a loss scaler need NotFinite::tell, because loss scalers skip steps whose
-  // gradients are NaN or infinite. The trace and all views of the run show the parameter (docs/OBSERVE.md).
+  // gradients are NaN or infinite. The trace and all views of the run name the first parameter whose gradient is NaN or
+  // infinite (docs/OBSERVE.md).
   tell,
   // The rank logs the step and the parameter and throws NotFiniteGradient, and the group fails on every rank. The rank
   // throws NotFiniteGradient before the gradient changes any parameter, so the parameters keep the values that they had
