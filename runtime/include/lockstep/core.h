@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Includes all headers of lockstep except the headers of the tensor engine and the headers for LibTorch; for programs
-// that compute gradients with their own code. A program that includes lockstep/core.h links to lockstep::core. The page
-// docs/OWN_GRADIENTS.md shows a whole program.
+// Includes all headers of lockstep except the headers of the tensor engine and the headers for LibTorch. Programs that
+// compute gradients with their own code include lockstep/core.h. A program that includes lockstep/core.h links to
+// lockstep::core. The page docs/OWN_GRADIENTS.md shows a whole program.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -23,8 +23,8 @@
 namespace lockstep {
 
 struct BackwardOptions {
-  // Whether backward() adds to a leaf's existing gradient. If false, the new gradient of a leaf replaces the leaf's old
-  // gradient. Leaves that the loss does not depend on keep their gradients.
+  // Whether backward() adds to a leaf's existing gradient. If `accumulate` is false, the new gradient of a leaf
+  // replaces the leaf's old gradient. Leaves that the loss does not depend on keep their gradients.
   bool accumulate = true;
   // Whether backward() may write gradients that a live DistributedDataParallel sums over the ranks.
   bool into_held = false;
@@ -49,13 +49,13 @@ struct BackwardOptions {
 // of the intended DistributedDataParallel.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
-// Returns the leaves in the order in which backward(loss) will call on_leaf_ready. Reads the order from the tape and
-// computes no gradient. Throws what backward() throws.
+// Returns the leaves in the order in which backward(loss) will call on_leaf_ready. Reads the order of the leaves from
+// the tape and computes no gradient. Throws what backward() throws.
 LOCKSTEP_API std::vector<Tensor> ready_order(const Tensor& loss);
 
 // NoGrad is a guard for evaluation and for updates of weights: while a NoGrad lives, operations on the thread that made
-// the NoGrad are not recorded on the tape. Guards nest. Other threads, such as loader threads and the threads of other
-// ranks in the process, still record their operations.
+// the NoGrad are not recorded on the tape. Guards nest. A NoGrad does not affect other threads: loader threads, and the
+// threads of other ranks in the process, still record their operations.
 class LOCKSTEP_API NoGrad {
  public:
   NoGrad();

@@ -83,8 +83,8 @@ struct RandomSource {
   RandomKey key = {};
   std::shared_ptr<const std::vector<std::int64_t>> sample_ids = {};
 };
-// Sets each element of x to zero with probability p, which is in [0, 1), and divides the other elements by 1 - p. The
-// choice of the elements depends only on (seed, layer, step, sample id, element within the sample), not on rank,
+// Sets each element of x to zero with probability p, which is in [0, 1), and divides the other elements by 1 - p. Which
+// elements become zero depends only on (seed, layer, step, sample id, element within the sample), not on rank,
 // micro-batch or place in the batch.
 LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defines LOCKSTEP_API, which marks the classes and functions that lockstep's shared libraries export. The shared
-// libraries are built with hidden visibility, so a program can link to a class or function that a source file of
-// lockstep defines only if the declaration of the class or function has LOCKSTEP_API.
+// libraries are built with hidden visibility: of the classes and functions that source files define, a program can link
+// only to those whose declarations have LOCKSTEP_API.
 //
 //   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process

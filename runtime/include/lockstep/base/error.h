@@ -59,7 +59,7 @@ class LOCKSTEP_API PeerLost : public Error {
   using Error::Error;
 };
 
-// Thrown if ranks call different operations, or if the ranks' sizes, dtypes, models or launchers differ.
+// Thrown if ranks call different operations, pass different sizes or dtypes, or have different models or launchers.
 class LOCKSTEP_API Mismatch : public Error {
  public:
   using Error::Error;

@@ -31,7 +31,7 @@ class LOCKSTEP_API OwnerProcess {
   void require(std::string_view operation) const {
     if (!is_here()) refuse(operation);
   }
-  // Counts a fork; a forked child calls count_fork() as its handler of pthread_atfork.
+  // Counts a fork; pthread_atfork() registers count_fork() to run in each forked child.
   static void count_fork() noexcept;
 
  private:

@@ -29,7 +29,7 @@ constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey k
   return counter;
 }
 
-// Converts 32 random bits to a float in [0, 1), which is a multiple of 2^-24.
+// Converts 32 random bits to a float in [0, 1) that is a multiple of 2^-24.
 constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
 // Converts 64 random bits to an integer in [0, bound), where 1 <= bound <= 2^32. The probabilities of the integers

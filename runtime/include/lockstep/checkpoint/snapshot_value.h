@@ -26,9 +26,9 @@ enum class AtAnotherSize : std::uint8_t {
   drop,    // every rank keeps its value
 };
 
-// get_bool() and the other get functions return the value with the given name, which must have been saved with the
-// function's type. The get functions throw InvalidArgument if the value is missing, has another type, or is a number
-// that does not fit into the result; the message holds the value found.
+// get_bool() and the other get functions return the value with the given name; the value must have been saved with the
+// type that the function returns. The get functions throw InvalidArgument if the value is missing, has another type, or
+// is a number that does not fit into the result; the message holds the value found.
 LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);

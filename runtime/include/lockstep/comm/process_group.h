@@ -15,8 +15,9 @@
 //   collective starts, and the group stays usable.
 // End: the group's destructor tells the other ranks that this rank has left, so a rank that waits for a later
 //   collective fails at once. If an exception unwinds the stack, the destructor aborts the group.
-// Fork: in a child of fork(), every call of the group throws InvalidArgument, and the destructor of the child's copy of
-//   a group from init_process_group() does nothing. Children that call exec at once (system, posix_spawn) are allowed.
+// Fork: in a child of fork(), every call of the group throws InvalidArgument, and the destructor of the child's
+//   copy of a group from init_process_group() does nothing. A program may start children that call exec at once
+//   (system, posix_spawn).
 //
 // docs/GROUPS.md describes programs with several groups.
 #pragma once
@@ -112,8 +113,8 @@ class LOCKSTEP_API ProcessGroup {
   virtual DeviceId device() const = 0;
   virtual std::string_view backend() const = 0;  // "single", "shm", ...
   // Returns whether all_reduce() sums the ranks' buffers along one fixed binary tree in rank order, such as
-  // ((0+1)+(2+3))+4, whatever the buffers and the hosts are. If a node of this tree sums n ranks, the node's left child
-  // sums the first k of these ranks, where k is the largest power of two below n.
+  // ((0+1)+(2+3))+4, whatever the buffers and the hosts are. If a node of the binary tree sums n ranks, the node's left
+  // child sums the first k of these ranks, where k is the largest power of two below n.
   virtual bool sums_in_rank_order() const { return false; }
   // Returns the time limit of each collective that is waited for without a deadline.
   virtual std::chrono::nanoseconds(timeout)() const = 0;
@@ -176,21 +177,21 @@ class LOCKSTEP_API ProcessGroup {
   // stream and subgroups.
   //
   // split() is collective over this group, and blocking: all ranks must call split(), new_group(), split_by_host() and
-  // the group's collectives in one order. A rank that joins no new group gets nullptr.
+  // the group's collectives in the same order. A rank that joins no new group gets nullptr.
   //
   // Backend: a new group has the backend of this group, with two exceptions. If this group spans several hosts and
   //   the new group lies on one host, the new group uses shared memory (shm). If this group uses Open MPI, new groups
   //   use shared memory on one host, and TCP between hosts.
-  // Order: on the CPU, a rank may start collectives of several groups, and wait for them, in any order; on GPUs every
-  //   rank must start the collectives of all groups in one order.
+  // Order: on the CPU, a rank may start collectives of several groups, and wait for them, in any order; on GPUs all
+  //   ranks must start the collectives of all groups in the same order.
   // Errors: split() throws InvalidArgument for a timeout of 0 or less. If ranks ask for different groups, or give one
   //   new group different names, every rank throws Mismatch, and this group stays usable. If a new group can't start,
   //   its ranks throw Timeout, PeerLost or BackendUnavailable.
   // Failure of a group: a timeout, a mismatch, an abort() or the early destruction of a group object on one rank makes
-  //   only this one group fail. If a process dies or stops answering, or an exception ends a rank, every group with the
-  //   rank fails, and no further group can be made. If the store is lost, all groups fail. An error message of a new
-  //   group begins with the group's name and ranks. Error messages and causes give a rank's number in the job, not in
-  //   the new group.
+  //   only this one group fail. If a process dies or stops answering, or an exception ends a rank, every group that
+  //   contains the rank fails, and no further group can be made. If the store is lost, all groups fail. An error
+  //   message of a new group begins with the group's name and ranks. Error messages and causes give a rank's number in
+  //   the job, not in the new group.
   // End: groups may be destroyed in any order; resources of a destroyed group that another group needs are kept until
   //   the other group is destroyed.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, const SubgroupOptions& options = {});
@@ -200,9 +201,9 @@ class LOCKSTEP_API ProcessGroup {
   // like split().
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
   // Makes a group of the ranks that share memory with this rank (rendezvous::Member::beside), and a group of the ranks
-  // that have this rank's place on their hosts. If this rank is the n-th rank of its host, the second group has the
-  // n-th rank of every host that has at least n ranks. The two groups, which split() makes, have the names "host NAME"
-  // and "rail N"; the first ranks of the hosts form "rail 0".
+  // that have the same place on their hosts as this rank on its host. If this rank is the n-th rank of its host, the
+  // second group has the n-th rank of every host that has at least n ranks. The two groups, which split() makes, have
+  // the names "host NAME" and "rail N"; the first ranks of the hosts form "rail 0".
   HostGroups split_by_host();
 
   // Advances the collectives that have started, without blocking; correct programs never need to call progress().
@@ -224,8 +225,8 @@ class LOCKSTEP_API ProcessGroup {
 // all_gather_text() in set-up code, never in a training step.
 LOCKSTEP_API std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
 // Waits until all ranks know of a failure that every rank is about to throw, or until the group fails.
-// barrier_before_throw() is collective and blocking. Without this barrier, the first rank that throws would destroy its
-// group, and ranks that still wait for the failure's text would report the first rank as the cause.
+// barrier_before_throw() is collective and blocking. Without barrier_before_throw(), the first rank that throws would
+// destroy its group, and ranks that still wait for the failure's text would report the first rank as the cause.
 LOCKSTEP_API void barrier_before_throw(ProcessGroup& group) noexcept;
 
 }  // namespace lockstep

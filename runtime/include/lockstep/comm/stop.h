@@ -58,7 +58,7 @@ LOCKSTEP_API void stop_on_signals(ProcessGroup& group, const StopOptions& option
 
 // Asks all ranks of the group to stop. Any rank may call request_stop(), once or several times; should_stop() returns
 // the first reason that any rank gave. If request_stop() made the ranks stop, exit_code() returns 0, because the
-// program itself decided to end.
+// program decided to end.
 LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 
 // StopView names the ranks whose requests should_stop() looks at.

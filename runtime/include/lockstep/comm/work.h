@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines Work, the handle to a collective that has started, and notes, a few integers that ranks may send along with
-// an all-reduce.
+// Defines Work, the handle to a collective that has started, and NoteField, one of the integers that ranks may send
+// along with an all-reduce.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +57,8 @@ class LOCKSTEP_API WorkState {
   // Returns the timed event that the device records after the collective, for DeviceRuntime::elapsed, or null while the
   // event is not yet in the device's queue.
   virtual void* end_mark() const { return nullptr; }
-  // Returns number `word` of the integers that the all-reduce has combined over the ranks, once the all-reduce is done.
-  // Word 0 is the sum of all ranks' weights, and word 1 + i is field i of the note.
+  // Once an all-reduce is done, returns the integer with index `word` among the integers that the all-reduce has
+  // combined over the ranks. Word 0 is the sum of all ranks' weights, and word 1 + i is field i of the note.
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 

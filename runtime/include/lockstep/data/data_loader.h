@@ -139,15 +139,15 @@ class BySample {
 // End: the destructor stops the workers, also in the middle of an epoch. Running calls of produce can't be interrupted,
 //   so the destructor waits for such calls for up to `timeout` or one second, whichever is longer. If next() has just
 //   thrown Timeout, the destructor waits for up to one second. If a call of produce still runs after the wait, the
-//   destructor logs a warning and returns. The worker thread of the running call keeps `produce` and its captured
-//   objects alive until the call returns. Objects that `produce` only refers to must live until every call of `produce`
-//   has returned.
+//   destructor logs a warning and returns. A worker thread keeps `produce` and the objects that `produce` captured
+//   alive until the thread's call of `produce` returns. Objects that `produce` only refers to must live until every
+//   call of `produce` has returned.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
   using Produce = std::function<Item(std::int64_t index)>;
 
-  // If `workers` is 0, next() itself calls produce.
+  // If `workers` is 0, next() calls produce on the consumer's thread.
   OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window, std::chrono::nanoseconds timeout);
   ~OrderedPrefetch();
   OrderedPrefetch(const OrderedPrefetch&) = delete;
@@ -312,8 +312,8 @@ class DataLoader {
   // loop is using counts as handed out.
   SamplerState state() const { return core_.state(); }
   const Sampler& sampler() const { return core_.sampler(); }
-  // Returns a function that returns the current Sampler::identity(); DistributedDataParallel::watch() calls the
-  // function. The function may outlive the loader.
+  // Returns a function that calls Sampler::identity() of the loader's sampler and returns the result;
+  // DistributedDataParallel::watch() calls the function. The function may outlive the loader.
   auto identity() const { return core_.identity(); }
   // Makes passes over the data end once `is_over` returns true; DistributedDataParallel::watch() calls end_when().
   // Once `is_over` returns true, the pass ends after the current batch, new passes have no batches, and set_epoch()

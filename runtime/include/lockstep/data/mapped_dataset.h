@@ -12,10 +12,10 @@
 //
 // Threads: any number of threads may use a mapped dataset at once. Copies of a dataset share the mapping.
 // Failure: a mapped dataset's constructor throws InvalidArgument if the file is missing, unreadable, a folder, empty,
-//   or shorter than one window. Constructors throw CorruptData if the file is not a whole number of tokens or records,
-//   and SystemError if mapping fails. The program must not change a file that is mapped: batch() throws CorruptData if
-//   the file's size or modification time has changed. If the file is truncated during batch(), or the disk fails,
-//   SIGBUS ends the process, because a library can't turn SIGBUS into an exception.
+//   or shorter than one window. Constructors throw CorruptData if the file does not hold a whole number of tokens or
+//   records, and SystemError if mapping fails. The program must not change a file that is mapped: batch() throws
+//   CorruptData if the file's size or modification time has changed. If the file is truncated during batch(), or the
+//   disk fails, SIGBUS ends the process, because a library can't turn SIGBUS into an exception.
 #pragma once
 
 #include <cstddef>
@@ -74,7 +74,7 @@ class LOCKSTEP_API MappedTokens {
   std::int64_t tokens() const { return tokens_; }  // number of tokens in the file
   TokenBatch batch(std::span<const std::int64_t> ids) const;
   // Copies the tokens of sample `id` to `window`, whose size must be MappedTokensOptions::window. The function read()
-  // does not check whether the file has changed; require_unchanged() does.
+  // does not check whether the file has changed; to check this, call require_unchanged().
   void read(std::int64_t id, std::span<std::int64_t> window) const;
   void prefetch(std::span<const std::int64_t> ids) const;
   // Throws CorruptData if the file has changed since the file was mapped. The function batch() calls
@@ -110,7 +110,8 @@ class LOCKSTEP_API MappedRecords {
   std::int64_t size() const { return size_; }
   RecordBatch batch(std::span<const std::int64_t> ids) const;
   // Returns the bytes of sample `id`; the bytes stay valid as long as this MappedRecords or a copy of this
-  // MappedRecords lives. The function record() does not check whether the file has changed; require_unchanged() does.
+  // MappedRecords lives. The function record() does not check whether the file has changed; to check this,
+  // call require_unchanged().
   std::span<const std::byte> record(std::int64_t id) const&;
   std::span<const std::byte> record(std::int64_t id) const&& = delete;  // name the dataset first
   void prefetch(std::span<const std::int64_t> ids) const;

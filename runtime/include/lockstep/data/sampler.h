@@ -2,10 +2,10 @@
 // Defines samplers, which compute the samples that a rank reads as pure functions of (length, rank, world, seed,
 // epoch, position).
 //
-// Samplers need no communication: each rank computes its own part of the samples. The parts of the ranks fit together
-// because length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on the machine or
-// the world size, so a run can resume with another world size. After resume(), the ranks continue in the epoch's order
-// after the samples that the earlier run has consumed.
+// Samplers need no communication: each rank computes its own part of the samples. The parts of the ranks complement
+// each other, because length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on
+// the machine or the world size, so a run can resume with another world size. After resume(), the ranks continue in the
+// epoch's order after the samples that the earlier run has consumed.
 #pragma once
 
 #include <concepts>
@@ -157,7 +157,7 @@ class LOCKSTEP_API Sampler {
   // numbers of ranks and different batch sizes. Throws InvalidArgument if the earlier run had another length,
   // seed or order.
   void resume(const SamplerState& state);
-  // Throws InvalidArgument if resume(state) would throw InvalidArgument; in any case, the sampler does not change.
+  // Throws InvalidArgument if resume(state) would throw InvalidArgument, and never changes the sampler.
   void require_place(const SamplerState& state) const;
   // Returns the place in the epoch after the first `batches` batches of this pass.
   SamplerState state_after(std::int64_t batches) const;
@@ -176,9 +176,9 @@ class LOCKSTEP_API Sampler {
   // rank() returns the rank whose samples this sampler computes, and world() returns the number of ranks.
   int rank() const { return rank_; }
   int world() const { return world_; }
-  // Returns the names and values of the numbers that decide, together with the rank, which samples batch()
-  // returns. DistributedDataParallel::watch() compares the numbers over the ranks, because the numbers must be
-  // equal on all ranks.
+  // Returns the names and values of the numbers that decide, together with the rank, which samples batch() returns.
+  // DistributedDataParallel::watch() compares the numbers that identity() returns over the ranks, because the numbers
+  // must be equal on all ranks.
   std::vector<std::pair<std::string, std::uint64_t>> identity() const;
 
  protected:

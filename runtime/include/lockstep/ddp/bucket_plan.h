@@ -72,7 +72,7 @@ struct BucketPlan {
   std::vector<Bucket> buckets;               // in launch order, which is the order in which buckets become full
   std::vector<GradientSlot> gradient_slots;  // indexed by parameter
   // The size of the arena that holds all buckets. The arena's size does not depend on the order of the parameters; if
-  // BucketOptions::parts is 1, the size does not depend on the caps.
+  // BucketOptions::parts is 1, the size does not depend on the buckets' caps either.
   std::size_t arena_bytes = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines CommHook, a function of the program that sums gradients over the ranks instead of the group's all-reduce,
-// like PyTorch's register_comm_hook.
+// Defines CommHook: a function that a program provides to sum gradients over the ranks in place of the group's
+// all-reduce, like PyTorch's register_comm_hook.
 //
 //   DistributedDataParallel ddp(model, group, {.comm_hook = bf16_compress_hook()});
 //
@@ -15,8 +15,8 @@
 //   the buckets.
 // Threads: a CommHook runs on the thread of backward().
 // Failure: if a CommHook throws, the step throws an Error that names step, bucket and hook, with the original exception
-//   nested; PeerLost, Timeout and Mismatch keep their type. After a hook has thrown, every later call on this rank
-//   throws the exception again, also in a group of one rank.
+//   nested; PeerLost, Timeout and Mismatch keep their type. After a hook has thrown, every later call of the Reducer on
+//   this rank throws the exception again, also in a group of one rank.
 //
 // Three pages describe the reasons for scaled sums, the costs of hooks, and hooks on GPUs:
 // docs/LIBTORCH_REFERENCE.md, "Communication hooks", docs/adr/0032-a-hook-exchanges-buckets-the-reducer-divides.md
@@ -57,8 +57,8 @@ struct GradBucket {
   // The sum of this rank's gradients, each multiplied by weight / weight_unit() of its micro-batch and divided by
   // `scale`. The buffer is one-dimensional, on the group's device, in the dtype of the parameters, and padded with
   // zeros to whole cache lines. The hook may write to the buffer. On a device, work in group->stream() fills the
-  // buffer, so a kernel of the hook that reads the buffer must run in group->stream(), or after an event in it;
-  // collectives of the group start after the work in group->stream().
+  // buffer, so a kernel of the hook that reads the buffer must run in group->stream(), or wait for an event in
+  // group->stream(). Collectives of the group start after the work in group->stream().
   BufferView buffer;
   std::span<const Slice> slices;  // in the order of the gradients in memory
   // The smallest power of two that is at least w / weight_unit(), where w is the sum of all ranks' weights in the step.
@@ -106,8 +106,8 @@ struct HookedBucket {
 // begun its backward().
 //
 // If a hook returns the result of the group's all_reduce(), the step's gradients are bitwise equal to the gradients of
-// a step without a hook. The gradients of the two steps may differ if GradBucket::scale makes numbers subnormal, or if
-// parameters have 16-bit dtypes, because the sum of 16-bit gradients is rounded before the division.
+// a step without a hook. The bits may differ from a step without a hook if GradBucket::scale makes numbers subnormal,
+// or if parameters have 16-bit dtypes, because the hook's sum of 16-bit gradients is rounded before the division.
 //
 // The Reducer's constructor throws InvalidArgument if `name` or `run` is empty, and throws Mismatch on every rank if
 // the ranks' hooks have different names.
@@ -134,9 +134,9 @@ struct CompressOptions {
 };
 
 // bf16_compress_hook() and fp16_compress_hook() return hooks that send float32 gradients as bfloat16 or float16, in
-// half the bytes. The hook rounds each rank's sum to 16 bits, adds the ranks' sums as options.sum says, and rounds the
-// result to 16 bits. Gradients of 16-bit parameters are sent unchanged. The format float16 keeps three more bits than
-// bfloat16, but only for gradients between 6e-8 and 65504 / (number of ranks).
+// half the bytes. A compress hook rounds each rank's sum to 16 bits, adds the ranks' sums as options.sum says, and
+// rounds the result to 16 bits. Gradients of 16-bit parameters are sent unchanged. The format float16 keeps three more
+// bits than bfloat16, but only for gradients between 6e-8 and 65504 / (number of ranks).
 LOCKSTEP_API CommHook bf16_compress_hook(const CompressOptions& options = {});
 LOCKSTEP_API CommHook fp16_compress_hook(const CompressOptions& options = {});
 // Returns a hook that sends nothing and returns its input, to measure the time of a step without communication. With

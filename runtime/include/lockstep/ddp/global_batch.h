@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defines GlobalBatch, which describes the global batch of one step: the batches of all ranks together. The numbers of
-// a GlobalBatch come from the ranks' step notes (ddp/step_note.h), so no rank waits for another rank.
+// a GlobalBatch come from the ranks' step notes (ddp/step_note.h), so a rank does not wait for other ranks to get
+// these numbers.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,10 @@ enum class NotFinite : std::uint8_t {
   // gradients are NaN or infinite. The trace and all views of the run name the first parameter whose gradient is NaN or
   // infinite (docs/OBSERVE.md).
   tell,
-  // The rank logs the step and the parameter and throws NotFiniteGradient, and the group fails on every rank. The rank
-  // throws NotFiniteGradient before the gradient changes any parameter, so the parameters keep the values that they had
-  // before the step. On a device, a later begin_step() throws NotFiniteGradient, possibly after further steps have run.
+  // The rank logs the step and the first parameter whose gradient is NaN or infinite, and throws NotFiniteGradient; the
+  // group fails on every rank. The rank throws NotFiniteGradient before the gradient changes any parameter, so the
+  // parameters keep the values that they had before the step. On a device, a later begin_step() throws
+  // NotFiniteGradient, possibly after further steps have run.
   raise,
   // No rank checks its gradients.
   ignore,

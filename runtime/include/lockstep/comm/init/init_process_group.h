@@ -27,8 +27,8 @@ struct InitOptions {
   // The time limit of init_process_group(), and of each collective that is waited for without a deadline. The
   // environment variable LOCKSTEP_TIMEOUT, in seconds, replaces the default.
   std::optional<std::chrono::nanoseconds> timeout = {};  // the default is 5 minutes
-  // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number is the local rank,
-  // counted from 0 among the GPUs that the process sees. "auto" means "cuda" on all ranks if every rank has a GPU that
+  // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means GPU number r of the GPUs that the process
+  // sees, where r is the process's local rank, from 0. "auto" means "cuda" on all ranks if every rank has a GPU that
   // NCCL supports, and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, LOCKSTEP_DEVICE
   // names the device; if LOCKSTEP_DEVICE is also unset, the device is "cuda" for backend nccl, and "cpu" for every
   // other backend.

@@ -54,7 +54,7 @@ class LOCKSTEP_API TensorDataset {
 LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
 // Collated converts a SampleDataset whose get(id) returns a Sample into a Dataset whose batch(ids) returns a Batch. All
-// samples must have the shapes and dtypes of sample 0.
+// samples of the SampleDataset must have the shapes and dtypes of sample 0.
 template <SampleDataset D>
 class Collated {
  public:
