@@ -7,11 +7,11 @@
 // Collective: every rank calls on_rank0, and the other ranks wait for rank 0's action, at most for the group's timeout
 // (InitOptions::timeout). After the timeout the group has failed.
 //
-// Failure: if the action throws, rank 0 rethrows the action's exception, even if the group fails meanwhile. Every other
-// rank then throws PeerLost, whose cause() holds the text and errno of rank 0's exception ("save_weights: rank 0 (host
-// node7, pid 4711) failed: ..."). No rank throws before all ranks have the exception's text, so the group stays usable
-// after a failed action. If the group fails, on_rank0 throws the group's errors, which name the operation if a rank did
-// not call on_rank0.
+// Failure: if the action throws, rank 0 rethrows the action's exception, even if the group fails meanwhile. If rank 0's
+// action throws, every other rank throws PeerLost, whose cause() holds the text and errno of rank 0's exception
+// ("save_weights: rank 0 (host node7, pid 4711) failed: ..."). No rank throws before all ranks have the text of the
+// action's exception, so the group stays usable after a failed action. If the group fails, on_rank0 throws the group's
+// error; if a rank did not call on_rank0, the error's message names the operation.
 #pragma once
 
 #include <concepts>
@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-// Runs `action`, which returns text, on rank 0 and returns the text on every rank. `operation` is the action's name
+// Runs `action`, which returns text, on rank 0, and returns this text on every rank. `operation` is the action's name
 // in messages.
 LOCKSTEP_API std::string text_on_rank0(std::string_view operation, const std::function<std::string()>& action,
                                        ProcessGroup& group);

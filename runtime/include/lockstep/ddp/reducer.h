@@ -11,11 +11,11 @@
 //
 // Collective: all ranks call the constructor, plan_order, every synchronised step and update_shards in the same order.
 // Threads: a Reducer belongs to one thread, which runs backward.
-// Failure: the Reducer's functions throw the group's errors, whose messages begin with step and bucket; every later
-//   call throws the first error again.
-// Misuse: the Reducer's functions throw InvalidArgument, which names parameter and step, for a gradient marked ready
-// twice, a step not
-//   begun, an unknown name and other mistakes. A call that throws InvalidArgument changes nothing.
+// Failure: the Reducer's functions throw the group's errors, whose messages begin with the step and the bucket; every
+//   later call throws the first error again.
+// Misuse: the Reducer's functions throw InvalidArgument, with the parameter and the step in the message, if the engine
+//   marks a gradient ready twice, has not begun a step, gives an unknown name or makes another mistake. A call that
+//   throws InvalidArgument changes nothing.
 // Devices: in a group over NCCL, gradient() returns an address on the device. A Reducer's call waits for the device
 //   only if the call's comment says so.
 //
@@ -47,16 +47,16 @@ namespace lockstep {
 struct ReducerOptions {
   BucketOptions buckets = {};
   // If true, used_anywhere() tells after each step whether any rank marked a parameter ready. An engine needs
-  // used_anywhere() if its graph may leave parameters out of a step. With the last float32 bucket, the ranks also
-  // exchange which parameters were marked, in 4 bytes per parameter.
+  // used_anywhere() if its graph may leave parameters out of a step. If `track_unused` is true, the ranks send 4 bytes
+  // per parameter along with the last float32 bucket, to exchange which parameters were marked ready.
   bool track_unused = false;
   // The way in which the loss combines its terms (mean or sum), equal on all ranks. With Loss::sum the engine writes
   // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks
   // and micro-batches.
   Loss loss = Loss::mean;
   // The communication hook that exchanges the buckets in place of the group's all-reduce (ddp/comm_hook.h). The hook's
-  // name must be equal on all ranks. With a hook on a device, the host waits for the ranks' summed weight in the first
-  // two steps.
+  // name must be equal on all ranks. If a comm_hook runs on a device, the host waits in each of the first two steps for
+  // the weight summed over the ranks.
   CommHook comm_hook = {};
   // The Reducer's reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
@@ -66,21 +66,22 @@ struct ReducerOptions {
   // gradients (overwrites() is true), and the Reducer adds up the gradients of the micro-batches.
   //
   // The Reducer's constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than
-  // 2^20, or if the batch size or the number of threads is out of range. With fixed micro-batches the constructor also
-  // throws InvalidArgument for a comm_hook, for 16-bit parameters, and on a device with LOCKSTEP_STEP_DIGESTS.
+  // 2^20, or if `global_batch` or `threads` of `reproducible` is out of range. With fixed micro-batches the constructor
+  // also throws InvalidArgument for a comm_hook, for 16-bit parameters, and, on a device, if LOCKSTEP_STEP_DIGESTS is
+  // set.
   Reproducible reproducible = {};
   // The training state that the ranks divide among themselves; this setting must be equal on all ranks. With
-  // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. A call of
-  // update_shards() then updates the weights of this rank's shard, and gathers the updated weights of all shards on
-  // every rank. With Shard::optimizer, buckets keep the order of plan_order(), or reverse registration order
-  // without plan_order().
+  // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. After
+  // finish_step(), update_shards() updates the weights of this rank's shard, and gathers the updated weights of all
+  // shards on every rank. With Shard::optimizer, buckets keep the order that plan_order() sets; without a call of
+  // plan_order(), buckets keep the reverse of the registration order.
   Shard shard = Shard::none;
 };
 
 struct StepOptions {
-  // The number of rows, or of terms that count in the loss, in this rank's gradients; 0 if this rank has no data. The
-  // Reducer sums the buffers over the ranks and divides once by the summed weight, so the mean is exact for any
-  // partition of the batch.
+  // The number of rows, or of terms of the loss, that this rank's gradients come from; 0 if this rank has no data. The
+  // Reducer sums the gradients over the ranks and divides the sums once by the summed weight, so the mean is exact for
+  // any partition of the batch.
   std::int64_t weight = 1;
   // If true, this micro-batch is the last micro-batch of its step. If false, finish_step() sends nothing, and the next
   // micro-batch adds to this micro-batch's gradients and weight (accumulating() is then true).
@@ -102,8 +103,9 @@ class LOCKSTEP_API Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, which lists the parameters in the
-  // order in which their gradients become ready. On the CPU `unit`, at least 1, becomes weight_unit(), the unit in
-  // which the engine counts weights. All ranks call plan_order() together, before the first begin_step().
+  // order in which their gradients become ready. On the CPU, plan_order() sets weight_unit(), the unit in which the
+  // engine counts weights, to rank 0's `unit`, which must be at least 1. All ranks call plan_order() together, before
+  // the first begin_step().
   //
   // Without plan_order(), buckets of the first synchronised step follow reverse registration order. Without
   // plan_order(), the begin_step() after the first synchronised step plans the buckets again, in the order in which
@@ -120,16 +122,18 @@ class LOCKSTEP_API Reducer {
   void begin_step(const StepOptions& options = {});
   // Returns whether earlier micro-batches of this step have finished.
   bool accumulating() const;
-  // Returns whether the engine overwrites gradients in this micro-batch. If overwrites() is false, the engine adds to
-  // the gradients of earlier micro-batches. The gradient of a parameter that no earlier micro-batch marked is 0.
+  // Returns whether the engine overwrites gradients in this micro-batch. If overwrites() is false, the engine adds its
+  // gradients to the gradients of earlier micro-batches. If overwrites() is false, the gradient of a parameter that no
+  // earlier micro-batch of the step marked ready begins at 0.
   bool overwrites() const;
   // Returns the address of the parameter's gradient in the arena. The gradient has contiguous elements in the
-  // parameter's shape. On a device gradient() returns an address in the device's memory. The engine queues writes of
-  // the gradient in the group's stream() before mark_ready(), and reads in this stream after finish_step().
+  // parameter's shape. On a device gradient() returns an address in the device's memory. On a device, the engine queues
+  // its writes of the gradient in the group's stream() before it calls mark_ready(), and its reads in the same stream
+  // after finish_step().
   //
-  // The address of a gradient is valid until the next begin_step(). An engine may keep the address for longer as long
-  // as plan_changes() does not grow, because gradients move only when plan_changes() grows. Throws InvalidArgument if
-  // the parameter's dtype is not T's, or if no parameter has the name.
+  // The address of a gradient is valid until the next begin_step(). The address stays valid for longer if the next
+  // begin_step() leaves plan_changes() unchanged, because gradients move only when plan_changes() grows. Throws
+  // InvalidArgument if the parameter's dtype is not T's, or if no parameter has the name.
   template <typename T>
   T* gradient(int parameter) {
     return static_cast<T*>(gradient_data(parameter, dtype_of<T>()));
@@ -141,17 +145,17 @@ class LOCKSTEP_API Reducer {
   // Returns the address that gradient() returns, for a dtype that is known only at run time. Throws InvalidArgument if
   // `dtype` is not the parameter's dtype.
   void* gradient_data(int parameter, DType dtype);
-  // Declares the gradient final for this micro-batch. The Reducer launches a bucket when all its gradients are ready
-  // and all earlier buckets are launched, so all ranks launch buckets in the order of their index. The gradient of a
-  // parameter that is never marked counts as 0 in this micro-batch. The engine may write the gradients of unmarked
-  // parameters only if overwrites() is true.
+  // Declares the gradient final for this micro-batch. The Reducer starts to exchange a bucket when all gradients of the
+  // bucket are ready and all earlier buckets have started, so all ranks start the buckets in the order of their index.
+  // The gradient of a parameter that is never marked ready counts as 0 in this micro-batch. The engine may write the
+  // gradients of parameters that it does not mark ready only if overwrites() is true.
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
   // Declares that this micro-batch has no gradient of the parameter. The gradient of an unused parameter counts as 0,
   // and the parameter's bucket does not wait for the gradient. Throws the same errors as mark_ready().
   void mark_unused(int parameter);
-  // Launches the remaining buckets and waits for all buckets. On a device the group's stream waits for the buckets, and
-  // the host does not wait.
+  // Starts the exchange of the remaining buckets, and waits until all buckets are exchanged. On a device only the
+  // group's stream waits for the buckets; the host does not wait.
   //
   // After a synchronised step, finish_step() returns the summed weight of all ranks; if no rank had data, the weight
   // and the gradients are 0. On a device finish_step() returns nullopt after a synchronised step, because the host does
@@ -159,9 +163,10 @@ class LOCKSTEP_API Reducer {
   // this rank has accumulated in the step so far. With Loss::sum the ranks exchange no weights, so finish_step() always
   // returns this rank's weight.
   //
-  // After finish_step() the program may set another stream in the group. The group's new stream waits for the work that
-  // the old stream had when finish_step() returned, so the program may destroy the old stream. If the program later
-  // queues work that reads gradients in the old stream, the program must order this work itself.
+  // After finish_step() the program may call the group's set_stream() with another stream. The group's new stream waits
+  // for all work that was queued in the old stream before finish_step() returned, so the program may destroy the old
+  // stream. If the program later queues, in the old stream, work that reads gradients, the program itself must order
+  // this work with the new stream.
   std::optional<std::int64_t> finish_step();
   // Returns the summed weight of all ranks in the last synchronised step, or 0 before the first step. On a device
   // total_weight() waits until the host knows the weight, at most for the group's timeout. Throws InvalidArgument
@@ -171,12 +176,11 @@ class LOCKSTEP_API Reducer {
   // failure. On the CPU is_step_over() always returns true; on a device it returns true once the host knows that the
   // collectives have ended. The call never waits.
   bool is_step_over() const;
-  // Returns the notes of all ranks, combined (ddp/step_note.h) and equal on every rank. NotedStep::step is -1 before
-  // the first synchronised step.
+  // Returns the StepNotes of all ranks, combined into one StepNote (ddp/step_note.h) that is equal on every rank.
+  // NotedStep::step is -1 before the first synchronised step.
   //
-  // On the CPU noted() returns the notes of the last synchronised step, once its finish_step() has returned. On
-  // a device noted() returns the notes of the step two before the last begun step, once the last begin_step()
-  // has returned.
+  // On the CPU noted() returns the combined note of the last synchronised step, once finish_step() of this step has
+  // returned. On a device noted() returns the combined note of step n - 2, once begin_step() of step n has returned.
   const NotedStep& noted() const;
   // Returns whether any rank marked the parameter ready in the last synchronised step, in a micro-batch whose weight is
   // above 0. If the summed weight of all ranks is 0, used_anywhere() counts the marks of all micro-batches. On a device
@@ -184,22 +188,23 @@ class LOCKSTEP_API Reducer {
   // weight is 0. Throws InvalidArgument without ReducerOptions::track_unused.
   bool used_anywhere(int parameter) const;
   // Calls `update` for each part of this rank's shard, in the order of the buckets. `update` reads elements [begin,
-  // end) of the parameter's gradient, and overwrites these elements with the updated weights. While `update` runs, the
-  // previous bucket travels to the other ranks. After update_shards() the gradients' memory holds the updated weights
-  // of all ranks, until the next begin_step(). The call is collective, and needs Shard::optimizer. The program may call
-  // update_shards() once after each synchronised finish_step().
+  // end) of the parameter's gradient, and overwrites these elements with the updated weights. While `update` runs for
+  // one bucket, the updated weights of the previous bucket travel to the other ranks. After update_shards() the
+  // gradients' memory holds the updated weights of all ranks, until the next begin_step(). The call is collective, and
+  // needs Shard::optimizer. The program may call update_shards() once after each synchronised finish_step().
   //
   // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
-  // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Later calls
-  // throw the exception again, also in a group of one rank. Throws InvalidArgument without Shard::optimizer, for a
-  // second call after one finish_step(), or outside the time between a synchronised finish_step() and the next
-  // begin_step().
+  // update_shards() rethrows the exception, and the group fails on every rank. After `update` has thrown, every later
+  // call of the Reducer throws the exception again, even in a group of one rank. Throws InvalidArgument without
+  // Shard::optimizer, for a second call after one finish_step(), and unless the call comes after a synchronised
+  // finish_step() and before the next begin_step().
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;
   // Gives up a step whose backward has failed on this rank. If no step was begun or accumulated, abandon_step() does
   // nothing. The group fails on every rank with an error that names this rank, its host and pid, the step and `cause`.
-  // In a group of one rank, the Reducer forgets the step with its earlier micro-batches, and can continue.
+  // In a group of one rank, abandon_step() only discards the step and the step's earlier micro-batches, and the Reducer
+  // stays usable.
   void abandon_step(std::string_view cause) noexcept;
 
   const std::vector<ParameterSpec>& parameters() const;

@@ -11,13 +11,13 @@
 //
 // A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
 // size. For example, 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward
-// and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left half of a tree
-// node of n micro-batches has the largest power of two below n. Each rank sums the tree nodes that contain only its
-// own micro-batches; the remaining nodes are summed across ranks.
+// and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left child of a tree
+// node of n micro-batches holds as many micro-batches as the largest power of two below n. Each rank sums the tree
+// nodes that contain only its own micro-batches; the remaining nodes are summed across ranks.
 //
 // Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
-// stopped run may resume with another number of ranks, and computes the same bits. Runs on GPUs of one kind, over NCCL,
-// also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs compute
+// stopped run may resume with another number of ranks, and still computes the same bits. Runs on GPUs of one kind, over
+// NCCL, also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs compute
 // different bits, because their kernels differ.
 //
 // The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or
@@ -42,8 +42,8 @@ struct Reproducible {
   int micro_batches = 0;
   // The number of rows in a full step, summed over all ranks.
   std::int64_t global_batch = 0;
-  // The number of threads of one operation. The order in which an operation adds numbers up depends on its number
-  // of threads.
+  // The number of threads of one operation. The order in which an operation adds numbers depends on the number of
+  // threads that the operation runs on.
   int threads = 1;
 
   bool is_on() const { return micro_batches != 0; }
@@ -59,9 +59,9 @@ struct MicroBatch {
   bool operator==(const MicroBatch&) const = default;
 };
 
-// Returns the micro-batches of `rank`, in order, in a step in which `rank` has `rows` rows. If `reproducible` is not
-// on, returns one micro-batch of all rows. Throws InvalidArgument if the rank's micro-batches hold fewer than `rows`
-// rows, or if an argument is out of range.
+// Returns the micro-batches of `rank`, in order, in a step in which `rank` has `rows` rows. If `reproducible` sets no
+// fixed micro-batches, micro_batches_of_step() returns one micro-batch of all rows. Throws InvalidArgument if the
+// rank's micro-batches hold fewer than `rows` rows, or if an argument is out of range.
 LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows,
                                                            int rank, int world);
 

@@ -31,13 +31,13 @@ void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
   }
 }
 
-// training_is_over() returns a function that returns whether all ranks of the group have agreed to stop. The returned
-// function returns false after the group is destroyed.
+// training_is_over() returns a function that tells whether all ranks of the group have agreed to stop. The function
+// that training_is_over() returns gives false after the group is destroyed.
 using IsOver = std::function<bool()>;
 LOCKSTEP_API IsOver training_is_over(const ProcessGroup& group);
 
-// Makes the passes of a loader that has end_when() end when the training ends. For a loader without end_when(),
-// end_with_training() does nothing.
+// If `loader` has the function end_when(), end_with_training() makes each pass of the loader end once all ranks have
+// agreed to stop. For a loader without end_when(), end_with_training() does nothing.
 template <typename Loader>
 void end_with_training(Loader& loader, const ProcessGroup& group) {
   if constexpr (requires { loader.end_when(IsOver()); }) loader.end_when(training_is_over(group));

@@ -3,11 +3,12 @@
 // CPU's runtime is built into the library, and finishes its work before a call returns. CUDA's runtime is in the
 // plug-in liblockstep_cuda.so; the first call that needs CUDA loads the plug-in.
 //
-// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts
-// these waits.
+// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts these
+// waits.
 // Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A
 //   DeviceRuntime's functions leave the calling thread's current CUDA device unchanged. A thread without a CUDA
-//   context, however, stays on the device of the call, because returning to GPU 0 would create a context on GPU 0.
+//   context, however, keeps the device of the call as its current device, because returning to GPU 0 would create a
+//   context on GPU 0.
 // Failure: a DeviceRuntime's functions throw DeviceError with the operation, the device and the words of the device's
 //   library. The functions throw BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once
@@ -45,8 +46,7 @@ struct DeviceMemory {
   // The number of free bytes on the device, which all processes share.
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  // The number of bytes in this process's live allocations, and in released allocations whose release the stream has
-  // not reached yet.
+  // The number of bytes in this process's allocations, including dropped allocations that a stream has still to free.
   std::size_t used_bytes = 0;
   std::size_t cached_bytes = 0;  // memory kept for the next allocations
   std::size_t peak_bytes = 0;    // the largest used_bytes so far
@@ -86,11 +86,11 @@ class LOCKSTEP_API DeviceRuntime {
   virtual DeviceInfo info(DeviceId device) = 0;
 
   // Allocates 256-byte aligned memory on the device, with undefined contents; returns null for 0 bytes. When the last
-  // copy of the pointer is dropped, the memory is freed in the order of `stream`, after the stream's present work,
-  // without a wait of the host.
+  // copy of the pointer is dropped, the memory is freed after all work that `stream` has at that time; the host does
+  // not wait.
   //
-  // Work that is queued in `stream` after allocate() may use the memory. Before another stream uses the memory, the
-  // program must make the other stream wait for an event in `stream`. If another stream has used the memory, the
+  // Work that is queued in `stream` after allocate() returns may use the memory. Before another stream uses the memory,
+  // the program must make the other stream wait for an event in `stream`. If another stream has used the memory, the
   // program must make `stream` wait for an event after this use, before the program drops the last copy of the pointer.
   // A stream that the program made without class Stream must live as long as the memory.
   //
@@ -106,8 +106,8 @@ class LOCKSTEP_API DeviceRuntime {
   virtual DeviceCounters counters() const = 0;
 
   // The functions from create_stream() to elapsed() make and use streams and events; device/stream.h has their
-  // contracts. The pointers that create_stream() and create_event() return are the handles of the stream or event, and
-  // null on the CPU. The device finishes a stream's work even if the stream's last copy is dropped.
+  // contracts. create_stream() and create_event() return the handle of the new stream or event, or null on the CPU. The
+  // device finishes a stream's work even if the stream's last copy is dropped.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -117,8 +117,8 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
   // Throws InvalidArgument, which names `operation`, if the stream is being captured into a CUDA graph. The functions
-  // record() and block() also throw InvalidArgument for a captured stream, because the graph runs later, and other
-  // streams would wait for work that was only recorded.
+  // record() and block() also throw InvalidArgument for a captured stream, because other streams would wait for work
+  // that the capture only records.
   virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
   // Asks the driver of `device` where the memory at `data` is. Returns the id of the device that holds the memory, or
@@ -130,33 +130,32 @@ class LOCKSTEP_API DeviceRuntime {
   // memory, so a copy of pageable memory counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // Multiplies every element by `factor` and divides it by *divisor, in the stream's order. `divisor` points to a
-  // number in the device's memory; a null `divisor` means no division. divide() multiplies and divides floats in
-  // float32 or wider, and then rounds the results. Integers, for which `factor` must be 1, are divided in 64 bits and
-  // rounded towards zero.
+  // Multiplies every element of `buffer` by `factor` and divides every element by *divisor, after the earlier work in
+  // `stream`. `divisor` points to a number in the device's memory; a null `divisor` means no division. divide()
+  // multiplies and divides floats in float32 or wider, and then rounds the results. Integers, for which `factor` must
+  // be 1, are divided in 64 bits and rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // Finds the first element of `buffer` that is NaN or infinite; the search runs in the order of `stream`. If the first
-  // NaN or infinity is element i of `buffer`, first_not_finite() lowers `*first` to 2 i for NaN or to 2 i + 1 for
-  // infinity; a smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are
-  // always finite.
+  // Finds the first element of `buffer` that is NaN or infinite, after the earlier work in `stream`. If the first NaN
+  // or infinity is element i of `buffer`, first_not_finite() lowers `*first` to 2 i for NaN or to 2 i + 1 for infinity;
+  // a smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // Converts the elements of `from` to the dtype of `to`, in the stream's order. This conversion rounds float32 and
-  // float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws
-  // InvalidArgument for other pairs of dtypes, and if `from` and `to` have different counts.
+  // Converts the elements of `from` to the dtype of `to`, after the earlier work in `stream`. convert() rounds float32
+  // and float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws
+  // InvalidArgument for other pairs of dtypes, and if `from` and `to` have different numbers of elements.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
-  // Sums merges.size() rows of floats, in the stream's order: element i of `to` becomes the sum of the elements i of
-  // all rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.
+  // Sums merges.size() rows of floats, after the earlier work in `stream`: element i of `to` becomes the sum of the
+  // elements i of all rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.
   //
-  // `merges` gives the order of the additions, which work on a stack of partial sums. Row r is added to the newest
-  // merges[r] sums of the stack, newest first, with the sum from the stack as the left operand; the result replaces
-  // these sums. After the last row the stack must hold exactly one sum. If merges[r] is kSkippedRow, sum_rows() does
-  // not read row r. Rows of 16-bit floats are added in float32, and the result is rounded once. `to` may be one of the
-  // rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
+  // `merges` gives the order of the additions, in which sum_rows() uses a stack of partial sums. For row r, sum_rows()
+  // takes the newest merges[r] sums off the stack, newest first, adds each to the row (stack sum + row), and puts the
+  // result on the stack. After the last row the stack must hold exactly one sum. If merges[r] is kSkippedRow,
+  // sum_rows() does not read row r. Rows of 16-bit floats are added in float32, and the result is rounded once. `to`
+  // may be one of the rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
   virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
                         const BufferView& to, StreamView stream) = 0;
-  // Writes `value` to `*to` in the device's memory, in the stream's order. The device reads no host memory after
-  // put() returns.
+  // Writes `value` to `*to` in the device's memory, after the earlier work in `stream`. The device reads no host memory
+  // after put() returns.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
 

@@ -21,8 +21,8 @@ namespace lockstep {
 class DeviceRuntime;
 
 // StreamView refers to a stream by the handle of the device's library (cudaStream_t); the stream's owner must keep the
-// stream alive. A null handle refers to the device's default stream. The CPU has only a default stream, whose work is
-// done when a call returns.
+// stream alive. A null handle refers to the device's default stream. The CPU has only a default stream, and each call
+// on the CPU finishes its work before the call returns.
 struct StreamView {
   DeviceId device = {};
   void* handle = nullptr;
@@ -30,8 +30,8 @@ struct StreamView {
   bool operator==(const StreamView&) const = default;
 };
 
-// Stream owns a stream of the device. Work in an owned stream and work in the device's default stream are ordered only
-// by events (CUDA calls such a stream non-blocking).
+// Stream owns a stream of the device. Only events order work in a Stream with work in the device's default stream (CUDA
+// calls such a stream non-blocking).
 class LOCKSTEP_API Stream {
  public:
   // Priority has CUDA's least and greatest priority. When a multiprocessor becomes free, work in a stream of `greatest`
@@ -57,8 +57,8 @@ class LOCKSTEP_API Event {
   // Makes an event. Only events with `timed` support elapsed_since(); timed events cost slightly more on the device.
   explicit Event(DeviceId device, bool timed = false);
 
-  // Puts the event's mark after all work that is in `stream` now. A later record() moves the mark. After record(), a
-  // stream that already waits for the event still waits for the event's earlier mark.
+  // Puts the event's mark after all work that was queued in `stream` before the call. A later record() moves the mark.
+  // A stream that has waited for the event since before record() still waits for the event's earlier mark.
   void record(StreamView stream);
   // Makes work that is queued in `stream` after block() start only when the device has reached the event's mark. Does
   // nothing before the first record().
