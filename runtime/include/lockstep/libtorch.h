@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This header includes all of lockstep for LibTorch. A program that includes <lockstep/libtorch.h> links the CMake
-// target lockstep::libtorch.
+// This header includes all headers of lockstep for LibTorch. A program that includes <lockstep/libtorch.h> links the
+// CMake target lockstep::libtorch.
 #pragma once
 
 #include "lockstep/base/error.h"

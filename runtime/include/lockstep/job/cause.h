@@ -52,24 +52,24 @@ struct LOCKSTEP_API Cause {
   bool operator==(const Cause&) const = default;
   // Returns whether one rank reports the failure of another rank.
   bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
-  // Returns a copy of the cause for messages on rank `own`. If another rank or the store reports the failure of rank
-  // `own`, the copy's text begins with a note about this report.
+  // Returns a copy of the cause, for use in messages on rank `own`. If another rank or the store reports the failure of
+  // rank `own`, the copy's text begins with a note about this report.
   Cause as_read_by(int own) const;
 };
 
 LOCKSTEP_API std::string_view name_of(Cause::Kind kind);
 
-// Encodes a cause as a record (base/record.h), with the text last. If the record is longer than `most_bytes` (at least
-// 768), encode() cuts the text between two characters, and appends " ...". In the record's text encode() replaces
-// control characters, except newlines, by '?'.
+// Encodes a cause as a record (base/record.h), in which the cause's text comes last. If the record is longer than
+// `most_bytes` (at least 768), encode() cuts the text between two characters, and appends " ...". In the record's text
+// encode() replaces control characters, except newlines, by '?'.
 LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
 // Decodes a cause. Returns nullopt if `bytes` are not a record that encode() made.
 LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
 // Throws an error that has the type of `error` (PeerLost, Timeout or Mismatch) and the message `text`. A handler that
-// catches `error` calls throw_again() to add details to the message. The new error keeps the cause of `error`, with
-// `text` as the cause's text, and with `step` and `bucket` if the cause has none. If `error` has another type,
-// throw_again() rethrows `error` unchanged.
+// catches `error` calls throw_again() to add details to the message. The new error holds the cause of `error`, with
+// `text` as the cause's text; throw_again() sets the cause's step and bucket to `step` and `bucket` if they are not set
+// yet. If `error` has another type, throw_again() rethrows `error` unchanged.
 [[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string_view text, std::int64_t step = -1,
                                            int bucket = -1);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast turns on mixed precision for a scope, like Python's torch.autocast. LibTorch's C++ API has only functions
-// that switch mixed precision on and off.
+// Autocast turns on mixed precision for a scope, like Python's torch.autocast. LibTorch's C++ API has no class for such
+// a scope, but only functions that switch mixed precision on and off.
 //
 //   at::Tensor loss;
 //   {
@@ -35,14 +35,15 @@ struct AutocastOptions {
   bool cache_enabled = true;  // false: a parameter is cast at each use
 };
 
-// While an Autocast object lives, mixed precision is on for its device, on the thread that made the object, unless
-// AutocastOptions::enabled is false.
+// While an Autocast object lives, mixed precision is on for the object's device, on the thread that made the object;
+// with AutocastOptions::enabled set to false, mixed precision is off.
 //
 // Casts: the cast copy of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
-//   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
-//   the step of one of lockstep's optimizers. Because each training step drops the kept casts, a scope may surround a
-//   whole training loop with its evaluations. As in Python, kept casts become stale if, within a scope, a program
-//   writes parameters outside such a training step, or trains on a module's own forward after an evaluation.
+//   once. The library drops the kept casts before each forward through a DistributedDataParallel, after each backward
+//   of a DistributedDataParallel, and after each step of one of lockstep's optimizers. Because each training step drops
+//   the kept casts, a scope may surround a whole training loop with its evaluations. As in Python, kept casts become
+//   stale if, within a scope, a program writes parameters outside a training step, or trains after an evaluation
+//   through the module's own forward.
 class LOCKSTEP_API Autocast {
  public:
   // Begins a scope in which operators on `device` compute in `dtype`, which is at::kBFloat16 or at::kHalf.

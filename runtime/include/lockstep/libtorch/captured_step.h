@@ -6,9 +6,11 @@
 //   });
 //   for (auto& batch : *loader) step(batch.data, batch.target);  // zero_grad(), ddp.backward(loss), optimizer.step()
 //
-// A program makes one CapturedStep per DistributedDataParallel, before its first forward.
-// Collective: each call is collective, like an eager step. A replayed step runs the collectives of an eager step, in
-//   the same order and buckets, so one rank may replay while another rank runs eagerly.
+// A program makes one CapturedStep per DistributedDataParallel, before the first forward of the
+// DistributedDataParallel.
+// Collective: each call of a CapturedStep is collective, like a training step that runs eagerly. A replayed step runs
+//   the collectives of an eager step, in the same order and buckets, so one rank may replay while another rank runs
+//   eagerly.
 // Threads: a CapturedStep belongs to the threads of its DistributedDataParallel.
 // Failure: a CapturedStep's functions throw InvalidArgument for unsupported uses (see operator()). An exception during
 //   a capture fails the group on every rank, with the exception's text, like an exception in backward.
@@ -44,10 +46,10 @@ static_assert(CUDART_VERSION >= 12040, "with a CUDA before 12.4 LibTorch's CUDAG
 
 namespace lockstep::libtorch {
 
-// CudaGraph wraps LibTorch's own CUDA graph. The program compiles CudaGraph with its LibTorch, so lockstep's library
-// needs no CUDA. CudaGraph needs a LibTorch for GPUs, 2.6 or newer, and LibTorch's CUDA headers (cuda_runtime_api.h) on
-// the include path. Without cuda_runtime_api.h or a LibTorch for GPUs, CudaGraph captures nothing. Other threads may
-// use CUDA during a capture.
+// CudaGraph wraps LibTorch's own CUDA graph. The program compiles CudaGraph against the program's own LibTorch, so
+// lockstep's library needs no CUDA. CudaGraph needs a LibTorch for GPUs, 2.6 or newer, and LibTorch's CUDA headers
+// (cuda_runtime_api.h) on the include path. Without cuda_runtime_api.h or a LibTorch for GPUs, CudaGraph captures
+// nothing. Other threads may use CUDA during a capture.
 class CudaGraph final : public StepGraph {
  public:
 #if LOCKSTEP_HAS_CUDA_GRAPHS
@@ -89,10 +91,10 @@ class CudaGraph final : public StepGraph {
 //
 // For each kind of input, the first CapturedStepOptions::warm_up steps run eagerly, like steps that the program writes
 // itself. After the warm-up, a CapturedStep captures one step, and replays this step for inputs of the same kind.
-// Inputs are of the same kind if their dtypes, shapes and devices are equal, and the same modules are in training. On a
-// device the steps run in the CapturedStep's own stream, in order with the caller's current stream. A captured step
-// treats weights, losses, step notes, stops, NaN and failures like an eager step. With DdpOptions::seed, torch's
-// generators are seeded before each replay.
+// Inputs are of the same kind if their dtypes, shapes and devices are equal, and the same modules are in training mode.
+// On a device the steps run in the CapturedStep's own stream, after the earlier work in the caller's current stream. A
+// captured step treats weights, losses, step notes, stops, NaN and failures like an eager step. With DdpOptions::seed,
+// torch's generators are seeded before each replay.
 template <typename LossOf, std::derived_from<StepGraph> Graph = CudaGraph>
 class CapturedStep {
  public:
@@ -117,19 +119,20 @@ class CapturedStep {
   // after the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later
   // step writes.
   //
-  // A step runs eagerly, and logs each reason once, on the CPU or without CUDA graphs (see CudaGraph). A step also runs
-  // eagerly for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows. A step
-  // also runs eagerly if an input is not on the group's device or requires a gradient. A step with a SyncBatchNorm of
-  // several ranks that trains runs eagerly, because its statistics are collectives.
+  // On the CPU, or without CUDA graphs (see CudaGraph), every step runs eagerly; each reason for eager steps is logged
+  // once. A step also runs eagerly if its inputs are of another kind than the captured inputs, such as a last batch of
+  // fewer rows or of no rows. A step also runs eagerly if an input is not on the group's device or requires a gradient.
+  // A step runs eagerly if the module has a SyncBatchNorm of several ranks in training mode, because collectives
+  // compute the SyncBatchNorm's statistics.
   //
   // A step throws InvalidArgument under no_sync() and with DdpOptions::reproducible, because each backward of a
   // CapturedStep is a whole step. A step also throws InvalidArgument with DdpOptions::shard, and with
-  // DdpOptions::weight_outputs, whose factor is a number on the host.
+  // DdpOptions::weight_outputs, because the factor of weight_outputs is a number on the host.
   //
   // A captured step supports neither a GradScaler nor clipping of gradients, because both work between backward and the
-  // optimizer's step. In `loss_of` a captured step does not support collectives on the device, ddp's set_weight() and
-  // record_loss(), .item(), and copies to the host. A captured step also does not support hooks that run collectives on
-  // the device, .item() or copies to the host in backward.
+  // optimizer's step. In a captured step, `loss_of` must not run collectives on the device, call ddp's set_weight() or
+  // record_loss(), call .item(), or copy to the host. In the backward of a captured step, hooks must not run
+  // collectives on the device, call .item() or copy to the host.
   template <std::convertible_to<at::Tensor>... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return capture_.run({inputs...}, [this](const std::vector<at::Tensor>& given) {

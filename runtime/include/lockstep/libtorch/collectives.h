@@ -12,16 +12,16 @@
 // float32 and rounded once; avg of integers truncates towards zero.
 //
 // Order: a collective on CPU tensors returns when the result is complete. A collective on CUDA tensors starts after the
-// work in torch's current stream, and this stream waits for the result. The host waits only in functions whose comments
-// say so. Functions whose names end in _async return a TensorWork at once.
+// work in torch's current stream, and torch's current stream waits for the result. The host waits only in functions
+// whose comments say so. Functions whose names end in _async return a TensorWork at once.
 //
 // The collective functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See
 // CountsLosses for autograd.
 //
-// Threads: the threads that may use the group may call these functions.
+// Threads: any thread that may use the group may call the functions of this header.
 // Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, the collectives throw
-//   Mismatch, which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). The comment above
-//   all_reduce() says which tensors cause InvalidArgument.
+//   Mismatch, which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). The comment above all_reduce()
+//   says which tensors cause InvalidArgument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,17 +36,17 @@
 
 namespace lockstep::libtorch {
 
-// The functions of this header throw InvalidArgument, with nothing started or changed, for an undefined or sparse
-// tensor, or a tensor on another device than the group's. The functions also throw InvalidArgument for a dtype that the
-// collective can't compute with, and for a number of rows that the number of ranks does not divide. An output tensor
-// causes InvalidArgument if it requires a gradient while gradients are recorded, or if its elements share memory, as
-// after expand().
+// The functions of this header throw InvalidArgument for an undefined or sparse tensor, and for a tensor on another
+// device than the group's; the call then starts and changes nothing. The functions also throw InvalidArgument for a
+// dtype that the collective can't compute with, and for a number of rows that is not a multiple of the number of ranks.
+// An output tensor causes InvalidArgument if it requires a gradient while gradients are recorded, or if its elements
+// share memory, as after expand().
 
 // Reduces `tensor` in place: every rank gets the reduction of all ranks' tensors, with the same bits on all ranks.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                              ReduceOp op = ReduceOp::sum);
 // Returns the reduction as a new tensor. Autograd differentiates ReduceOp::sum and ReduceOp::avg. Throws
-// InvalidArgument if autograd would have to record a gradient for another `op` than sum and avg.
+// InvalidArgument if `tensor` requires a gradient while gradients are recorded, and `op` is neither sum nor avg.
 LOCKSTEP_API at::Tensor all_reduced(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                     ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
 // Overwrites `tensor` in place with root's values.
@@ -73,8 +73,8 @@ LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const std::shared_ptr<P
 // Gathers different numbers of rows on rank `root`: returns the result of all_gather_rows on `root`, and an undefined
 // tensor on all other ranks. Autograd does not differentiate gather_rows.
 LOCKSTEP_API at::Tensor gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Fills `output`, of shape [n, ...], with this rank's part of the `input` of rank `root`, of shape [size * n, ...]. On
-// ranks other than `root`, `input` is ignored and may be undefined.
+// Fills `output`, of shape [n, ...], with this rank's part of rank root's `input`; `input` has shape [size * n, ...] in
+// a group of `size` ranks. On ranks other than `root`, `input` is ignored and may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group,
                           int root = 0);
 // send() sends `tensor` to rank `destination`; recv() fills `tensor` with a message of rank `source`. Messages with
@@ -119,13 +119,14 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 //
 // Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. To weight
 // the gradients, pass `ddp` in place of the group, or ddp.gradient_options() as the last argument. Each rank's
-// gradients are then multiplied by the rank's weight before the backward's collective, and divided by the receiving
-// rank's weight after the collective. Parameters then get the gradients that one process would compute on all rows, for
-// any partition of the rows. Without `ddp`, parameters get the right gradients only if all ranks have equal weights, or
-// with Loss::sum.
+// gradients are then multiplied by the rank's weight before the collective of backward, and divided by the receiving
+// rank's weight after the collective. With these weights, parameters get the gradients that one process would compute
+// on all rows, for any partition of the rows. Without `ddp` and ddp.gradient_options(), parameters get the right
+// gradients only with Loss::sum, or if all ranks have equal weights.
 //
-// All ranks must run the backward's collectives and the buckets of a group in the same order. If ranks leave different
-// parameters out of backward, set DdpOptions::overlap to false, or use a separate group for the collectives.
+// In each group, all ranks must run the collectives of backward and the exchanges of buckets in the same order. If
+// ranks leave different parameters out of backward, set DdpOptions::overlap to false, or use a separate group for the
+// collectives.
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;

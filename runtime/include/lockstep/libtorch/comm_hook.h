@@ -31,9 +31,9 @@ LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 // Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks, in
 // a tensor with the bucket's number of elements, dtype and device. `run` may call any collectives of bucket.group;
 // autograd records no gradients in `run`. The exchange of one bucket overlaps the computation of other ranks, but not
-// the exchange of another bucket. If the hook is to start its exchange and return before the exchange ends, write a
-// CommHook instead. On a device torch's current stream waits for the exchange instead of the host, and backward
-// continues after the work in this stream.
+// the exchange of another bucket. If a hook should return before its exchange ends, write a CommHook, and not a
+// tensor_hook(). On a device, torch's current stream waits for the exchange, and the host does not wait; backward's
+// later work runs after the work in this stream.
 LOCKSTEP_API CommHook tensor_hook(std::string name,
                                   std::function<at::Tensor(const GradBucket& bucket, at::Tensor sum)> run);
 

@@ -19,8 +19,8 @@
 // Threads: one thread uses a DataLoader, and each worker reads its own copy of the dataset.
 // Failure: a DataLoader's functions throw the errors of torch's loader, and InvalidArgument for options with which the
 //   ranks would read different numbers of batches. After a timeout of torch's loader, the destructor and the next
-//   begin() wait at most one second for the workers. Workers that are still reading after this second are left running,
-//   with their copies of the dataset.
+//   begin() wait at most one second for the workers. Workers that have not ended after one second keep running, with
+//   their copies of the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>
@@ -44,8 +44,8 @@
 
 namespace lockstep::libtorch {
 
-// Removes all rows from `batch`; its tensors keep their other dimensions. A program that has its own batch type must
-// define remove_rows() in the type's namespace.
+// Removes all rows from `batch`; the batch's tensors keep their other dimensions. A program that has its own batch type
+// must define remove_rows() in the type's namespace.
 inline void remove_rows(at::Tensor& batch) { batch = batch.narrow(0, 0, 0); }
 template <typename Item>
 void remove_rows(std::vector<Item>& batch) {
@@ -66,14 +66,14 @@ concept HasRemovableRows = requires(Batch& batch) {
   remove_rows(batch);
 };
 
-// Returns `options`. Throws InvalidArgument if `options` set drop_last, which counts only this rank's rows, or turn
-// off enforce_ordering.
+// Returns `options`. Throws InvalidArgument if `options` turn enforce_ordering off, or turn drop_last on, because
+// drop_last counts only this rank's rows.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
 namespace detail {
 
-// Destroys `loader` on a separate thread, because the destructor of torch's loader waits for its workers. Returns after
-// at most one second.
+// Destroys `loader` on a separate thread, because the destructor of torch's loader waits for the loader's workers.
+// Returns after at most one second.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
 LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);
@@ -100,9 +100,9 @@ struct EndOfPass {
 // DataLoader deals out the batches of `Dataset`.
 //
 // The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
-// another epoch. If a loop was left early, begin() also starts the next epoch. The place in sampler.state() is the end
-// of the batches that were handed out, including the batch in the loop's body. The place in sampler.state() does not
-// include batches that the workers have read ahead.
+// another epoch. If the program left a loop before the epoch's end, begin() still starts the next epoch. The place in
+// sampler.state() is the end of the batches that the loader has handed out, including the batch that the loop's body is
+// using. The place in sampler.state() does not include batches that the workers have read ahead.
 template <typename Dataset>
 class DataLoader {
   using Inner = ::torch::data::StatelessDataLoader<Dataset, RankSampler>;
@@ -156,8 +156,8 @@ class DataLoader {
     bool operator==(std::default_sentinel_t) const { return is_over_ || loader_->is_over_; }
 
    private:
-    // Runs `read`. If a batch could not be read, the batch counts as handed out. If the wait for the workers timed out,
-    // no batch counts as handed out.
+    // Runs `read`. If a batch could not be read, sampler.state() counts the batch as handed out. If the wait for the
+    // workers timed out, sampler.state() counts no batch as handed out.
     template <typename Read>
     void reading(Read read) {
       const trace::Span span(trace::SpanKind::data);

@@ -9,9 +9,10 @@
 
 namespace lockstep::libtorch {
 
-// Returns two parameter groups for an optimizer. The first group has `options`, for parameters of two or more
-// dimensions (matrices, kernels). The second group has `options` without weight decay, for parameters of fewer
-// dimensions (biases, gains). `Options` is torch::optim::AdamWOptions or another class with weight_decay().
+// Returns two parameter groups for an optimizer. The first group holds the parameters of two or more dimensions
+// (matrices, kernels), and has `options`. The second group holds the parameters of fewer than two dimensions (biases,
+// gains), and has `options` without weight decay. `Options` is torch::optim::AdamWOptions or another class with
+// weight_decay().
 //
 //   const auto options = torch::optim::AdamWOptions(3e-4).weight_decay(0.01);
 //   torch::optim::AdamW optimizer(lockstep::libtorch::decay_groups(ddp.parameters(), options), options);

@@ -43,7 +43,7 @@ class DistributedDataParallel : public Replica {
  public:
   DistributedDataParallel(Net& module, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {})
       : Replica(module, std::move(group), options), module_(&module) {}
-  // Wraps the module like the first constructor, and shares ownership of the module.
+  // Wraps `module` like the constructor that takes a reference, and shares ownership of the module.
   DistributedDataParallel(std::shared_ptr<Net> module, std::shared_ptr<ProcessGroup> group,
                           const DdpOptions& options = {})
       : DistributedDataParallel(*module, std::move(group), options) {
@@ -59,11 +59,11 @@ class DistributedDataParallel : public Replica {
   // unless set_weight() sets the weight. Ranks may have batches of different sizes; a rank may even have no rows, and
   // its loss may then be NaN.
   //
-  // A forward that throws while other ranks wait for this rank fails the group on every rank, with this rank's name and
-  // the exception's text. Other ranks wait between the micro-batches of a step, and in a forward with a SyncBatchNorm
-  // that trains. If no other rank waits, the program may catch the exception of a forward; the exception fails the
-  // group only if it unwinds this object. In a group of one rank, a forward that throws drops its step but does not
-  // fail the group, so the program can continue.
+  // If a forward throws while other ranks wait for this rank, the group fails on every rank, with this rank's name and
+  // the exception's text. Other ranks wait for a forward that follows an earlier micro-batch of the same step, and for
+  // a forward with a SyncBatchNorm that trains. If no other rank waits, the program may catch the exception of a
+  // forward; the group fails only if the exception destroys this object. In a group of one rank, a forward that throws
+  // only discards the step, and does not fail the group, so the program can continue.
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));
