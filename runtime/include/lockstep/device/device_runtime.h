@@ -106,8 +106,8 @@ class LOCKSTEP_API DeviceRuntime {
   virtual DeviceCounters counters() const = 0;
 
   // The functions from create_stream() to elapsed() make and use streams and events; device/stream.h has their
-  // contracts. create_stream() and create_event() return the handle of the new stream or event, or null on the CPU. The
-  // device finishes a stream's work even if the stream's last copy is dropped.
+  // contracts. The functions create_stream() and create_event() return the handle of the new stream or event, or null
+  // on the CPU. The device finishes a stream's work even if the stream's last copy is dropped.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -131,18 +131,19 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
   // Multiplies every element of `buffer` by `factor` and divides every element by *divisor, after the earlier work in
-  // `stream`. `divisor` points to a number in the device's memory; a null `divisor` means no division. divide()
-  // multiplies and divides floats in float32 or wider, and then rounds the results. Integers, for which `factor` must
-  // be 1, are divided in 64 bits and rounded towards zero.
+  // `stream`. `divisor` points to a number in the device's memory; a null `divisor` means no division. The function
+  // divide() multiplies and divides floats in float32 or wider, and then rounds the results. Integers, for which
+  // `factor` must be 1, are divided in 64 bits and rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
   // Finds the first element of `buffer` that is NaN or infinite, after the earlier work in `stream`. If the first NaN
   // or infinity is element i of `buffer`, first_not_finite() lowers `*first` to 2 i for NaN or to 2 i + 1 for infinity;
   // a smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // Converts the elements of `from` to the dtype of `to`, after the earlier work in `stream`. convert() rounds float32
-  // and float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws
-  // InvalidArgument for other pairs of dtypes, and if `from` and `to` have different numbers of elements.
+  // Converts the elements of `from` to the dtype of `to`, after the earlier work in `stream`. The function convert()
+  // rounds float32 and float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or
+  // float64. Throws InvalidArgument for other pairs of dtypes, and if `from` and `to` have different numbers of
+  // elements.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
   // Sums merges.size() rows of floats, after the earlier work in `stream`: element i of `to` becomes the sum of the
   // elements i of all rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradScaler scales the loss for training in float16, like Python's torch.cuda.amp.GradScaler, and has its defaults.
-// LibTorch's C++ API has no scaler.
+// GradScaler scales the loss for training in float16, like Python's torch.cuda.amp.GradScaler, and has the same default
+// options. LibTorch's C++ API has no scaler.
 //
 //   lockstep::libtorch::GradScaler scaler;
 //   for (auto& batch : *loader) {
@@ -16,8 +16,8 @@
 //
 // Ranks: DistributedDataParallel gives every rank the same gradients, so an Inf of one rank is in the gradients of all
 // ranks. All ranks therefore skip the same step and keep the same scale. A GradScaler sends nothing to other ranks,
-// except with a ShardedOptimizer: unscale_(), or step() without unscale_(), is then collective. Ranks may disagree
-// about an Inf in the gradients of parameters that no group reduces.
+// except with a ShardedOptimizer: a call of unscale_(), or of step() without unscale_(), is then collective. Ranks may
+// disagree about an Inf in the gradients of parameters whose gradients no group reduces.
 //
 // Threads: one thread at a time uses a GradScaler.
 // Failure: a GradScaler's functions throw InvalidArgument for options out of range, calls in a wrong order, sparse
@@ -44,7 +44,8 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;
   // The number of steps without an Inf or NaN after which the scale grows, at least 1.
   std::int64_t growth_interval = 2000;
-  // If false, scale() returns the unscaled loss, step() runs the optimizer's step, and the other calls do nothing.
+  // If false, scale() returns the unscaled loss, step() runs the optimizer's step, and the GradScaler's other functions
+  // do nothing.
   bool enabled = true;
 };
 
@@ -72,7 +73,7 @@ class LOCKSTEP_API GradScaler {
   // Sets the scale of the next steps to `new_scale`.
   void update(double new_scale);
 
-  // State holds the scale and its growth, for a snapshot (libtorch/snapshots.h). The call set_state() throws
+  // State holds the scale and the growth tracker, for a snapshot (libtorch/snapshots.h). The call set_state() throws
   // InvalidArgument unless the scale is finite and above 0.
   struct State {
     double scale = 0;
@@ -80,8 +81,8 @@ class LOCKSTEP_API GradScaler {
   };
   State state() const { return read(tensors_); }
   void set_state(const State& state);
-  // Tensors holds the tensors from which state() reads the scale and its growth. The call tensors() does not wait for
-  // the device. The call read() waits for the device, and returns the state at the time of the tensors() call.
+  // Tensors holds the tensors from which state() reads the scale and the growth tracker. The call tensors() does not
+  // wait for the device. The call read() waits for the device, and returns the state at the time of the tensors() call.
   struct Tensors {
     at::Tensor scale;           // float32 scalar
     at::Tensor growth_tracker;  // int64 scalar: steps without an Inf or NaN since the scale changed
@@ -92,7 +93,8 @@ class LOCKSTEP_API GradScaler {
   double get_scale() const { return options_.enabled ? state().scale : 1; }
   const GradScalerOptions& options() const { return options_; }
 
-  // save() writes scale and growth_tracker under the names of torch's state_dict(), and load() reads them.
+  // The function save() writes scale and growth_tracker under the names of torch's state_dict(), and load() reads scale
+  // and growth_tracker.
   void save(::torch::serialize::OutputArchive& archive) const;
   void load(::torch::serialize::InputArchive& archive);
 

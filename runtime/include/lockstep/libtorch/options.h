@@ -29,8 +29,8 @@ struct DdpOptions {
   // The dotted names of parameters that get no gradient on any rank. No bucket waits for the parameters in `unused`.
   // At the end of each backward, DistributedDataParallel finds the unused parameters that `unused` does not name.
   std::vector<std::string> unused = {};
-  // If true, buckets are sent during backward; if false, buckets are sent at the end of backward. With a SyncBatchNorm
-  // of this group, `overlap` counts as false.
+  // If true, buckets are sent during backward; if false, buckets are sent at the end of backward. If the module has a
+  // SyncBatchNorm of this group, `overlap` counts as false.
   //
   // Set `overlap` to false if a backward reaches a parameter several times, because activation checkpoints share the
   // parameter or a backward runs within a backward. Also set `overlap` to false if one backward goes through several
@@ -41,8 +41,8 @@ struct DdpOptions {
   // In every step the ranks also compare how often their parameters were written (torch's Tensor::_version()). If the
   // counts of writes differ, the ranks compare the parameters (ddp/equality/divergence_check.h).
   std::optional<std::int64_t> compare_every = std::nullopt;
-  // The hook that exchanges gradients in place of the group's all-reduce; see ddp/comm_hook.h, and tensor_of() in
-  // libtorch/comm_hook.h. The hook's name must be equal on all ranks.
+  // The hook that exchanges gradients in place of the group's all-reduce (see ddp/comm_hook.h, and tensor_of() in
+  // libtorch/comm_hook.h). The hook's name must be equal on all ranks.
   CommHook comm_hook = {};
   // The reaction to NaN and infinity in this rank's own gradients, see ddp/not_finite.h. In a group of one rank on a
   // device, gradients are not checked for NaN and infinity.
@@ -55,7 +55,7 @@ struct DdpOptions {
   //
   // If `reproducible` is on, the constructor throws InvalidArgument for a module with a SyncBatchNorm, and on a device
   // without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8). A backward throws InvalidArgument if its forward wrote a buffer
-  // (running statistics), because a buffer depends on the order of the micro-batches.
+  // (running statistics), because the buffer's values would depend on the order of the micro-batches.
   Reproducible reproducible = {};
   // The training state that the ranks divide among themselves. With Shard::optimizer each rank keeps the optimizer's
   // state of its shard and updates only the shard's weights. Shard::optimizer needs a ShardedOptimizer
@@ -66,9 +66,9 @@ struct DdpOptions {
   // The seed for torch's default generators of the CPU and of the group's device. Each forward that trains seeds the
   // default generators from `seed`, steps(), the number of earlier forwards in the step, and the rank. Dropout
   // therefore differs from rank to rank, and a run that resumes after set_steps() draws the same random numbers without
-  // saved state. With another number of ranks the random numbers differ. If `seed` is nullopt, the program seeds the
-  // generators; torch::manual_seed(1) then gives every rank the same random numbers. With fixed micro-batches nullopt
-  // means a seed of 0.
+  // saved state. With another number of ranks, the forwards draw other random numbers. If `seed` is nullopt, the
+  // program seeds the generators; torch::manual_seed(1) then gives every rank the same random numbers. With fixed
+  // micro-batches, a `seed` of nullopt means a seed of 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension whose size is the number of rows, in the first tensor among forward's arguments. The number of rows
   // is the weight of this rank's gradients, unless set_weight() sets the weight. An LSTM without batch_first needs 1.
@@ -77,25 +77,26 @@ struct DdpOptions {
   // The buffers of a SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
   // If true, this rank's weight multiplies the gradient that enters the module's outputs, and not each parameter's
-  // gradient. This setting saves a pass over the gradients. Set weight_outputs only if the loss depends on the
-  // parameters only through the outputs (without a penalty on the parameters), and gradients come only from backward().
+  // gradient. With weight_outputs set, backward saves a pass over the gradients. Set weight_outputs only if the loss
+  // depends on the parameters only through the outputs (without a penalty on the parameters), and gradients come only
+  // from backward().
   bool weight_outputs = false;
 };
 
-// LossWeight holds the number of terms that this rank's loss is the mean of, until the next forward. Layers that
-// compute across ranks share one LossWeight.
+// LossWeight holds the number of terms of this rank's loss (a mean over these terms), until the next forward. Layers
+// that compute across ranks share one LossWeight.
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 
-// GradientOptions say how a collective in the loss weights the gradients that come back through the collective.
+// GradientOptions say how a collective that the loss depends on weights the gradients in its backward.
 // DistributedDataParallel::gradient_options() returns GradientOptions.
 struct GradientOptions {
   // The weight of this rank's loss, which backward reads. If loss_weight is null, the job's loss is the sum of the
-  // ranks' losses. A rank whose weight is 0 contributes no gradients. The backward of a rank of weight 0 throws
-  // InvalidArgument if other ranks' losses depend on elements that came from this rank.
+  // ranks' losses. A rank whose weight is 0 contributes no gradients. If this rank's weight is 0 and the losses of
+  // other ranks depend on elements that came from this rank, this rank's backward throws InvalidArgument.
   LossWeight loss_weight = nullptr;
   // The function that runs before each collective of a backward; the function may be empty. DistributedDataParallel
-  // sets a function that plans its buckets. The planning blocks, so the function runs while no rank is in a collective
-  // that another rank has not reached.
+  // sets a function that plans its buckets. Planning the buckets blocks this rank, so the function runs while no rank
+  // is in a collective that another rank has not reached.
   std::function<void()> before_backward = {};
 };
 

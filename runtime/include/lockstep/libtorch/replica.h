@@ -43,9 +43,10 @@ class LOCKSTEP_API Replica {
   // Sets this rank's weight for the next backward: the number of terms that this rank's loss is the mean of (such as
   // tokens), in place of the number of rows. Throws InvalidArgument if the number is negative.
   //
-  // A weight that is set between forward and backward holds until the next forward. A weight that is set before the
-  // first forward since the last backward holds for all forwards until the next backward. With fixed micro-batches
-  // backward() refuses a weight that is set before the first forward; call set_weight() in each loss_of instead.
+  // A weight that is set between a forward and its backward is used until the next forward. A weight that is set before
+  // the first forward since the last backward is used for all forwards until the next backward. With fixed
+  // micro-batches, backward() throws InvalidArgument if set_weight() was called before the first forward; call
+  // set_weight() in each loss_of instead.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
@@ -54,37 +55,37 @@ class LOCKSTEP_API Replica {
   // returned (libtorch/collectives.h).
   GradientOptions gradient_options() const;
 
-  // Returns a guard. While the guard lives and `is_on` is true, backward() sends nothing, and `.grad` is undefined
-  // until a synchronised backward() ends the step. After the synchronised backward(), `.grad` is the mean over the
-  // rows of all micro-batches, so do not divide the loss. Run both forward and backward of a micro-batch while the
-  // guard lives.
+  // Returns a guard. While the returned guard lives and `is_on` is true, backward() sends nothing, and `.grad` is
+  // undefined until a synchronised backward() ends the step. After the synchronised backward(), `.grad` is the mean
+  // over the rows of all micro-batches, so do not divide the loss. Run both forward and backward of a micro-batch while
+  // the guard of no_sync() lives.
   NoSync no_sync(bool is_on = true);
 
   // Records this rank's loss of this micro-batch, a single number, for last_loss() and progress(), because torch's
-  // backward does not show the loss. Returns the loss:
-  //   ddp.record_loss(torch::nll_loss(ddp(x), y)).backward();
-  // A loss on a device is read some steps later, when the host can read its value without waiting. Throws
-  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than
-  // one element.
+  // backward does not show the loss. Returns the loss: ddp.record_loss(torch::nll_loss(ddp(x), y)).backward(); If a
+  // loss is on a device, the host reads the loss some steps later, when it can do so without waiting. Throws
+  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than one
+  // element.
   at::Tensor record_loss(at::Tensor loss);
   void record_loss(double loss);
-  // Runs record_loss(loss) and loss.backward(). After a synchronised backward, the `.grad` of every parameter that any
-  // rank's loss depends on is the mean over the rows of all ranks (with Loss::sum the sum). The averaged `.grad` has
-  // the same bits on all ranks. A parameter that no rank's loss depends on keeps its gradient, or has none.
+  // Runs record_loss(loss) and loss.backward(). After a synchronised backward, the `.grad` of each parameter that some
+  // rank's loss depends on holds the gradient averaged (with Loss::sum: summed) over the rows of all ranks. The
+  // averaged `.grad` has the same bits on all ranks. If no rank's loss depends on a parameter, the parameter keeps its
+  // gradient, or has no gradient.
   //
   // If the program has not cleared a gradient, backward() adds its result to the gradient, and does not reduce the
   // earlier gradient again. With several ranks `.grad` is a view of the buckets' memory from the first backward on: the
-  // program may keep, copy, zero or drop `.grad`. On the CPU a 16-bit `.grad` is rounded once from the float32 sum.
-  // With DdpOptions::shard `.grad` is NaN after a synchronised backward, because no rank has the whole mean: use a
-  // ShardedOptimizer (libtorch/sharded_optimizer.h).
+  // program may keep, copy, zero or drop `.grad`. On the CPU each element of a 16-bit `.grad` is the float32 sum,
+  // rounded once. With DdpOptions::shard `.grad` is NaN after a synchronised backward, because no rank has the whole
+  // mean: use a ShardedOptimizer (libtorch/sharded_optimizer.h).
   //
   // On a device, events order the work in torch's current streams with the all-reduces. On a device the host waits only
-  // in last_weight(), and when this rank has left out a parameter that is not in DdpOptions::unused.
+  // in last_weight(), and if this rank's backward left out a parameter that DdpOptions::unused does not name.
   //
   // An exception that ends a backward fails the group on every rank at once, with this rank's name and the exception's
   // text. If the program's own exception is thrown within torch's autograd engine, only this rank knows the exception's
-  // text. In a group of one rank, an exception in backward drops its step but does not fail the group, so the program
-  // can continue.
+  // text. In a group of one rank, an exception in backward only discards the step, and does not fail the group, so the
+  // program can continue.
   void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
 
   // Runs a training step on this rank's `rows` rows; `rows` may be 0. `loss_of(begin, end)` runs a forward of rows
@@ -100,9 +101,9 @@ class LOCKSTEP_API Replica {
     run_step(rows, std::ref(loss_of));
   }
 
-  // Takes part in a step of the other ranks without a forward, with weight 0. A rank calls step_without_data() when its
-  // data has run out. Throws InvalidArgument if the module has a SyncBatchNorm that trains: give the module a forward
-  // of 0 rows instead.
+  // Takes part in a step of the other ranks without running a forward; this rank's weight in the step is 0. A rank
+  // calls step_without_data() when its data has run out. Throws InvalidArgument if the module has a SyncBatchNorm that
+  // trains: give the module a forward of 0 rows instead.
   void step_without_data();
 
   // Checks that the parameters are equal on all ranks, to the last bit. Call check_replicas() between steps. The call
@@ -112,11 +113,11 @@ class LOCKSTEP_API Replica {
   void check_replicas() const;
 
   // Makes every later synchronised backward() check that all ranks read the same data: equal length, seed, epoch, batch
-  // size, order and start of the pass. If the data differ, backward() throws Mismatch, which names the difference and
-  // the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the source of an earlier
-  // watch(). The passes of a watched DataLoader end when the training ends. The check sends no extra message, because
-  // its numbers travel with the gradients. Throws InvalidArgument if the sampler reads the rows of a rank other than
-  // this rank.
+  // size, order and start of the pass. If the ranks would read different data, backward() throws Mismatch, which names
+  // the difference and the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the source
+  // of an earlier watch(). The passes of a watched DataLoader end when the training ends. The check sends no extra
+  // message, because its numbers travel with the gradients. Throws InvalidArgument if the sampler reads the rows of a
+  // rank other than this rank.
   template <TellsIdentity Source>
   void watch(Source&& source) {
     require_rank_of_group(*group(), source);
@@ -139,23 +140,23 @@ class LOCKSTEP_API Replica {
   // Returns the number of synchronised backwards that have finished.
   std::int64_t steps() const;
   // Sets the number of steps that a resumed run has done before. After set_steps(), steps() and random seeds count from
-  // the number that was set; records and messages count only the steps of this run. Call set_steps() between steps,
-  // with the same value on all ranks. Throws InvalidArgument if the number is negative.
+  // the number that was set; step records and messages count only the steps of this run. Call set_steps() between
+  // steps, with the same value on all ranks. Throws InvalidArgument if the number is negative.
   void set_steps(std::int64_t steps);
-  // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise
-  // and latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In loss_of
-  // with fixed micro-batches, the seed comes from the micro-batch in place of the rank. A run that resumes draws the
-  // same random numbers as a run that was not stopped. A second generator with the same `draw` in the same step, for
-  // example in another micro-batch, repeats the random numbers. A call of generator() does not change torch's
+  // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise and
+  // latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In a call of
+  // loss_of with fixed micro-batches, the seed comes from the micro-batch and not from the rank. A run that resumes
+  // draws the same random numbers as a run that was not stopped. A second generator with the same `draw` in the same
+  // step, for example in another micro-batch, repeats the random numbers. A call of generator() does not change torch's
   // default generators.
   at::Generator generator(std::uint32_t draw = 0) const;
   // Returns the sum of all ranks' weights in the last synchronised step, or 0 if no rank had data. After a backward
-  // that is not synchronised, last_weight() returns this rank's weight so far. On a device last_weight() waits until
-  // the host knows the weight, and with Loss::sum returns only this rank's weight.
+  // that is not synchronised, last_weight() returns the weight that this rank has accumulated in the step so far. On a
+  // device last_weight() waits until the host knows the weight, and with Loss::sum returns only this rank's weight.
   std::int64_t last_weight() const;
   // Returns the rows and loss of all ranks in the latest synchronised step that the host knows without waiting. On the
-  // CPU last_batch() describes the last step. On a device last_batch() describes the step five before the last step,
-  // or, with a single rank, the last step that the device has finished.
+  // CPU last_batch() describes the last synchronised step. On a device last_batch() describes step n - 5 after step n;
+  // with a single rank, last_batch() describes the last step that the device has finished.
   const GlobalBatch& last_batch() const;
   // Returns the loss of the global batch that last_batch() describes, or nullopt if a rank with rows did not
   // record its loss.
@@ -167,7 +168,7 @@ class LOCKSTEP_API Replica {
   // the CPU is_step_over() always returns true.
   bool is_step_over() const;
 
-  // Returns the engine, for the library's own sources.
+  // Returns the ReplicaEngine of this Replica, for use by the library's own sources.
   const std::shared_ptr<ReplicaEngine>& engine() const { return engine_; }
 
  protected:
@@ -180,19 +181,19 @@ class LOCKSTEP_API Replica {
 
   // Returns the number of rows of forward's first tensor, in dimension DdpOptions::batch_dim.
   std::int64_t rows_of(const at::Tensor& tensor) const;
-  // Begins a forward of the module. `rows` is the default of this rank's weight, or nullopt if forward's arguments hold
-  // no tensor with rows.
+  // Begins a forward of the module. `rows` is this rank's weight unless set_weight() has set a weight; nullopt means
+  // that forward's arguments hold no tensor with rows.
   void before_forward(std::optional<std::int64_t> rows);
   // Gives the forward up. The caller calls forward_failed() in the handler of the forward's exception.
   void forward_failed();
-  // Ends a forward of the module: replaces the outputs, in place, by tensors whose backward passes through this object.
+  // Ends a forward of the module: replaces the outputs, in place, by tensors whose backward goes through this Replica.
   void after_forward(std::span<at::Tensor* const> outputs);
 
  private:
   friend class Snapshots;
   friend class StepCapture;
-  // Returns the unit of the gradients' weights (Reducer::weight_unit), which decides the gradients' last bits, or
-  // nullopt while the unit is not known. The unit is rank 0's first weight, or the number that set_weight_unit() has
+  // Returns the unit of the gradients' weights (Reducer::weight_unit), or nullopt while the unit is not known. The unit
+  // affects the last bits of the gradients. The unit is rank 0's first weight, or the number that set_weight_unit() has
   // set before the first backward. A later set_weight_unit() changes nothing. The unit is equal on all ranks.
   std::optional<std::int64_t> weight_unit() const;
   void set_weight_unit(std::int64_t unit);

@@ -9,10 +9,10 @@
 //
 // DistributedSampler and GlobalBatchSampler read samples in the order of the samplers of the same names in
 // lockstep/data/sampler.h. The loader's first begin() starts epoch 0, and each later begin() starts the next epoch;
-// set_epoch() chooses another epoch. Copies of a sampler share one state: torch's loader takes a copy, and calls on the
-// program's sampler also act on the loader's copy. A second loader needs a second sampler.
+// set_epoch() chooses another epoch. Copies of a sampler share one state: torch's loader takes a copy of the sampler,
+// and the program's calls on its own sampler also act on the loader's copy. A second loader needs a second sampler.
 //
-// Threads: any number of threads may use a sampler at the same time, as torch's chunked datasets do.
+// Threads: any number of threads may use one sampler at the same time, which torch's chunked datasets need.
 // Failure: a sampler's functions throw InvalidArgument for numbers out of their range, and for a saved state of another
 //   length, seed or order.
 #pragma once
@@ -55,14 +55,14 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // `epoch`, begin() continues at this place.
   void set_epoch(std::int64_t epoch);
   // Makes the next begin() continue after `state`. If the epoch of `state` has no samples left, begin() starts the next
-  // epoch. If set_epoch() asks for the finished epoch after resume(), the pass is over at once. A pass that has begun
-  // continues unchanged.
+  // epoch. If the program calls set_epoch() with the finished epoch after resume(), the next pass is over at once. A
+  // pass that has begun continues unchanged.
   void resume(const data::SamplerState& state);
-  // Returns the place of the run in its data. Between resume() and the next begin(), state() returns the argument
-  // of resume().
+  // Returns the run's place in the data: the epoch, and the number of samples consumed in the epoch. Between resume()
+  // and the next begin(), state() returns the argument of resume().
   data::SamplerState state() const;
   // Returns the number of batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the
-  // loader's number of rows per rank, and counts only if the sampler's options set no batch size.
+  // loader's number of rows per rank, and has an effect only if the sampler's options set no batch size.
   std::size_t num_batches(std::size_t batch_size = 1) const;
   // Returns the number of batches of a whole epoch, equal on all ranks.
   std::size_t batches_of_epoch(std::size_t batch_size = 1) const;
@@ -75,13 +75,13 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // Returns the rank for which the sampler reads samples.
   int rank() const;
   int world() const;
-  // Returns a function that returns the numbers that decide which samples the pass that has begun reads, for
-  // DistributedDataParallel::watch(). The function may outlive the sampler.
+  // Returns, for DistributedDataParallel::watch(), a function that returns the numbers that choose the samples of the
+  // pass that has begun. The function may outlive the sampler.
   DataIdentity identity() const;
 
-  // Prepares the sampler for lockstep's DataLoader, which hands out every batch in which some rank has rows. For a
-  // batch in which this rank has no rows, next() then gives one index. A call of took_batch() returns, for each batch
-  // in order, whether this rank has rows in the batch.
+  // Prepares the sampler for lockstep's DataLoader, which hands out every batch in which some rank has rows. After the
+  // call, next() gives one index for a batch in which this rank has no rows. The function took_batch() returns, for
+  // each batch in order, whether this rank has rows in the batch.
   void hand_out_every_batch();
   bool took_batch();
 
@@ -112,7 +112,7 @@ class LOCKSTEP_API DistributedSampler : public RankSampler {
 // GlobalBatchSampler cuts the epoch into global batches as one process would, and splits each batch over the ranks in
 // order: 64 rows over 3 ranks become 22 + 22 + 20 rows. A run with a GlobalBatchSampler computes the same results at
 // every world size, and reads every sample once per epoch. A short last batch may leave ranks without rows; lockstep's
-// DataLoader hands these ranks a batch of 0 rows. The loader of torch has no batches of 0 rows, so with torch's loader
+// DataLoader hands these ranks a batch of 0 rows. The loader of torch has no batches of 0 rows: with torch's loader,
 // reset() throws InvalidArgument on every rank if a batch of the epoch leaves ranks without rows.
 class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:

@@ -10,12 +10,13 @@
 //   ...
 //   lockstep::on_rank0([&] { net.script().save("tuned.pt"); }, *group);
 //
-// The parameters and buffers of a ScriptModule are the script's own tensors, under the script's dotted names. Every
-// value that a ScriptModule trains, broadcasts or loads is therefore also in script(). The calls train(), eval() and
-// to() also act on the script.
+// The parameters and buffers of a ScriptModule are the script's own tensors, under the script's dotted names. Each
+// value that a ScriptModule trains, broadcasts or loads is therefore also a value of script(). The calls train(),
+// eval() and to() also act on the script.
 //
-// DistributedDataParallel sees a tensor that forward returns, but does not see tensors in a tuple, list, dict or struct
-// that forward returns. For a forward that returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.
+// If forward returns a tensor, DistributedDataParallel sees the tensor; if forward returns a tuple, list, dict or
+// struct, DistributedDataParallel does not see the tensors in the tuple, list, dict or struct. For a forward that
+// returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.
 //
 // Threads: one thread at a time uses a ScriptModule. Failure: forward() throws torch's own errors.
 #pragma once

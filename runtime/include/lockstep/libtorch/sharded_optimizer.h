@@ -12,15 +12,15 @@
 //     optimizer.step();                                                // collective
 //   }
 //
-// A ShardedOptimizer derives from its base optimizer. The groups in param_groups() hold this rank's shards: flat
-// views of the parameters in the groups' order, perhaps of 0 elements. The .grad of a shard is the mean over the
-// ranks. Settings, schedulers and GradScaler work as always. A parameter that add_param_group() or param_groups()
-// adds later is replaced by its shard at the next step. The base optimizer must update each element independently of
-// other elements.
+// A ShardedOptimizer derives from its base optimizer. The groups in param_groups() hold this rank's shards, in the
+// order of the parameters; a shard is a flat view of a parameter, and may have 0 elements. The .grad of a shard holds
+// the mean of the gradient over the ranks. Settings, schedulers and GradScaler work as always. If the program adds a
+// parameter later, with add_param_group() or in param_groups(), the next step replaces the parameter by its shard. The
+// base optimizer must update each element independently of other elements.
 //
-// After step() every rank has all weights. On the CPU the weights have the same bits as in a run without shards, if the
-// optimizer's arithmetic does not depend on an element's position (docs/SHARDING.md). With a single rank a
-// ShardedOptimizer is the base optimizer over whole parameters.
+// After step() every rank has all weights. On the CPU the weights have the same bits as in a run without
+// Shard::optimizer, if the optimizer's arithmetic does not depend on an element's position (docs/SHARDING.md). With a
+// single rank a ShardedOptimizer is the base optimizer over whole parameters.
 //
 // Threads: only the thread of the training uses a ShardedOptimizer.
 // Collective: step() and clip_grad_norm() are collective.
@@ -98,8 +98,8 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
 // The constructor throws InvalidArgument for a DistributedDataParallel that has no shards, or that already has a
 // ShardedOptimizer. The constructor, step(), clip_grad_norm() and add_param_group() throw InvalidArgument for a tensor
 // in the groups that does not belong to the DistributedDataParallel, or is listed twice. A call of step() throws
-// InvalidArgument without a synchronised backward since the last step() or zero_grad(). A call of step() also throws
-// InvalidArgument if the program has replaced a parameter's .grad, or after the end of the DistributedDataParallel.
+// InvalidArgument if no synchronised backward has run since the last step() or zero_grad(). A call of step() also
+// throws InvalidArgument if the program has replaced a parameter's .grad, or has destroyed the DistributedDataParallel.
 // With several ranks, save() and load() throw InvalidArgument, because a rank has only its shard.
 template <Shardable Base>
 class ShardedOptimizer final : public OptimizerShards, public Base {
@@ -131,13 +131,13 @@ class ShardedOptimizer final : public OptimizerShards, public Base {
   }
   // Clears the gradients of all parameters of the DistributedDataParallel, as torch's zero_grad() does. The default of
   // `set_to_none` is torch's default. Before torch 2.0, zero_grad() writes zeros, so step() also updates a parameter
-  // that had a gradient in an earlier step although no rank used the parameter.
+  // that no rank used, if the parameter had a gradient in an earlier step.
   void zero_grad(bool set_to_none = TORCH_VERSION_MAJOR >= 2) { clear_gradients(set_to_none); }
   // Scales the gradients so that their common norm is at most `max_norm`, like torch's clip_grad_norm_. Returns the
-  // norm before scaling, which is equal on all ranks. The call is collective. On the CPU, squares (of float64 numbers
-  // rounded to float64) are added exactly, and each parameter's sum is rounded once. The norm on the CPU therefore
-  // depends neither on the number of ranks nor on the cuts into shards. Throws InvalidArgument if `max_norm` is not
-  // above 0.
+  // norm before scaling, which is equal on all ranks. The call is collective. On the CPU, the squares of the gradients'
+  // elements (for float64 elements, rounded to float64) are added exactly, and the sum of each parameter is rounded
+  // once. The norm on the CPU therefore depends neither on the number of ranks nor on the cuts into shards. Throws
+  // InvalidArgument if `max_norm` is not above 0.
   double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
 
   void save(::torch::serialize::OutputArchive& archive) const override {
