@@ -10,7 +10,7 @@
 //   }
 //
 // Collective: all ranks call the constructor, plan_order, every synchronised step and update_shards in the same order.
-// Threads: a Reducer belongs to one thread, which runs backward.
+// Threads: only the thread that runs backward may use a Reducer.
 // Failure: the Reducer's functions throw the group's errors, whose messages begin with the step and the bucket; every
 //   later call throws the first error again.
 // Misuse: the Reducer's functions throw InvalidArgument, with the parameter and the step in the message, if the engine
@@ -61,9 +61,10 @@ struct ReducerOptions {
   // The Reducer's reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
   // The settings for computing the same bits with any number of ranks (ddp/reproducible.h), equal on all ranks. If
-  // `reproducible` is on, the engine calls begin_step() ... finish_step() for each of this rank's fixed micro-batches,
-  // in order, and synchronises only the last micro-batch. For each fixed micro-batch the engine overwrites the
-  // gradients (overwrites() is true), and the Reducer adds up the gradients of the micro-batches.
+  // `reproducible` sets fixed micro-batches, the engine calls begin_step() and finish_step() for each of this rank's
+  // fixed micro-batches, in order, and sets StepOptions::synchronize only for the last micro-batch. For each fixed
+  // micro-batch the engine overwrites the gradients (overwrites() is true), and the Reducer adds up the gradients of
+  // the micro-batches.
   //
   // The Reducer's constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than
   // 2^20, or if `global_batch` or `threads` of `reproducible` is out of range. With fixed micro-batches the constructor
@@ -118,7 +119,7 @@ class LOCKSTEP_API Reducer {
   std::int64_t weight_unit() const;
 
   // Begins a step, or a micro-batch of a step. On a device begin_step() waits if the host is more than two steps ahead
-  // of the device, and may throw the failure of an earlier step's collective.
+  // of the device, and may throw the error with which a collective of an earlier step failed.
   void begin_step(const StepOptions& options = {});
   // Returns whether earlier micro-batches of this step have finished.
   bool accumulating() const;

@@ -9,8 +9,9 @@
 //   DeviceRuntime's functions leave the calling thread's current CUDA device unchanged. A thread without a CUDA
 //   context, however, keeps the device of the call as its current device, because returning to GPU 0 would create a
 //   context on GPU 0.
-// Failure: a DeviceRuntime's functions throw DeviceError with the operation, the device and the words of the device's
-//   library. The functions throw BackendUnavailable, with the reason and the remedy, if the device does not exist.
+// Failure: a DeviceRuntime's functions throw DeviceError, whose message holds the operation, the device and the error
+//   text of the device's library. The functions throw BackendUnavailable, with the reason and the remedy, if the device
+//   does not exist.
 #pragma once
 
 #include <chrono>
@@ -90,9 +91,9 @@ class LOCKSTEP_API DeviceRuntime {
   // not wait.
   //
   // Work that is queued in `stream` after allocate() returns may use the memory. Before another stream uses the memory,
-  // the program must make the other stream wait for an event in `stream`. If another stream has used the memory, the
-  // program must make `stream` wait for an event after this use, before the program drops the last copy of the pointer.
-  // A stream that the program made without class Stream must live as long as the memory.
+  // the program must make the other stream wait for an event that was recorded in `stream`. If another stream has used
+  // the memory, the program must make `stream` wait for an event after this use, before the program drops the last copy
+  // of the pointer. A stream that the program made without class Stream must live as long as the memory.
   //
   // If the device has no room, the host waits for the stream, and then the call throws DeviceError with the bytes
   // wanted, free, used and kept. Throws Timeout if the stream's kernels have not ended after 10 minutes, and

@@ -24,8 +24,7 @@ namespace lockstep::libtorch {
 // alive, so use the tensor only while the hook runs.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
 // Returns the gradient of parameter `slice` of the bucket: a contiguous view of tensor_of(bucket) in the parameter's
-// shape. If the parameter itself is not contiguous, the view's elements lie in the order that the parameter's
-// strides give.
+// shape. If the parameter is not contiguous, the view's elements lie in the order that the parameter's strides give.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
 // Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks, in

@@ -32,9 +32,9 @@ struct DdpOptions {
   // If true, buckets are sent during backward; if false, buckets are sent at the end of backward. If the module has a
   // SyncBatchNorm of this group, `overlap` counts as false.
   //
-  // Set `overlap` to false if a backward reaches a parameter several times, because activation checkpoints share the
-  // parameter or a backward runs within a backward. Also set `overlap` to false if one backward goes through several
-  // modules of one group, and the ranks leave out different parameters of these modules.
+  // Set `overlap` to false if a backward reaches a parameter several times, as happens if activation checkpoints share
+  // the parameter, or if one backward runs within another backward. Also set `overlap` to false if one backward goes
+  // through several modules of one group, and the ranks leave out different parameters of these modules.
   bool overlap = true;
   // The number of steps between two comparisons of a digest of the parameters over the ranks; 0 disables the
   // comparison. The default is 100 on the CPU, and 0 on a device, where a comparison copies the parameters to the host.
@@ -76,10 +76,10 @@ struct DdpOptions {
   // If true, all ranks get rank 0's buffers (running statistics) before every forward that trains and is synchronised.
   // The buffers of a SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
-  // If true, this rank's weight multiplies the gradient that enters the module's outputs, and not each parameter's
-  // gradient. With weight_outputs set, backward saves a pass over the gradients. Set weight_outputs only if the loss
-  // depends on the parameters only through the outputs (without a penalty on the parameters), and gradients come only
-  // from backward().
+  // If true, backward multiplies the gradient of the module's outputs by this rank's weight, instead of multiplying
+  // each parameter's gradient. With weight_outputs set, backward saves a pass over the gradients. Set weight_outputs
+  // only if the loss depends on the parameters only through the outputs (without a penalty on the parameters), and
+  // gradients come only from backward().
   bool weight_outputs = false;
 };
 

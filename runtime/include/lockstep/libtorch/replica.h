@@ -63,7 +63,7 @@ class LOCKSTEP_API Replica {
 
   // Records this rank's loss of this micro-batch, a single number, for last_loss() and progress(), because torch's
   // backward does not show the loss. Returns the loss: ddp.record_loss(torch::nll_loss(ddp(x), y)).backward(); If a
-  // loss is on a device, the host reads the loss some steps later, when it can do so without waiting. Throws
+  // loss is on a device, the host reads the loss some steps later, when the host can read without waiting. Throws
   // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than one
   // element.
   at::Tensor record_loss(at::Tensor loss);
@@ -95,7 +95,7 @@ class LOCKSTEP_API Replica {
   //
   // With fixed micro-batches, the program must clear the gradients before the call, and must use a sampler that deals
   // fixed micro-batches. If the gradients are not cleared, or the sampler deals no fixed micro-batches, backward()
-  // throws InvalidArgument and the group has failed.
+  // throws InvalidArgument and the group fails.
   template <std::invocable<std::int64_t, std::int64_t> LossOf>
   void backward(std::int64_t rows, LossOf&& loss_of) {
     run_step(rows, std::ref(loss_of));
