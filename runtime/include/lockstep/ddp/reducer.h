@@ -68,8 +68,8 @@ struct ReducerOptions {
   //
   // The Reducer's constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than
   // 2^20, or if `global_batch` or `threads` of `reproducible` is out of range. With fixed micro-batches the constructor
-  // also throws InvalidArgument for a comm_hook, for 16-bit parameters, and, on a device, if LOCKSTEP_STEP_DIGESTS is
-  // set.
+  // also throws InvalidArgument for a comm_hook, for 16-bit parameters, and, on a device, if the variable
+  // LOCKSTEP_STEP_DIGESTS is set.
   Reproducible reproducible = {};
   // The training state that the ranks divide among themselves; this setting must be equal on all ranks. With
   // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. After

@@ -18,11 +18,10 @@
 // Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
 // stopped run may resume with another number of ranks, and still computes the same bits. Runs on GPUs of one kind, over
 // NCCL, also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs compute
-// different bits, because their kernels differ.
+// different bits.
 //
-// The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or
-// per micro-batch (DdpOptions::seed with LibTorch). See docs/REPRODUCIBLE.md for all rules and the effect of
-// different processors.
+// The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or per
+// micro-batch (DdpOptions::seed with LibTorch). See docs/REPRODUCIBLE.md for all rules.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // CPU's runtime is built into the library, and finishes its work before a call returns. CUDA's runtime is in the
 // plug-in liblockstep_cuda.so; the first call that needs CUDA loads the plug-in.
 //
-// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts these
-// waits.
+// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() tells how often
+// the host has waited.
 // Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A
 //   DeviceRuntime's functions leave the calling thread's current CUDA device unchanged. A thread without a CUDA
 //   context, however, keeps the device of the call as its current device, because returning to GPU 0 would create a
@@ -143,7 +143,7 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
   // Converts the elements of `from` to the dtype of `to`, after the earlier work in `stream`. The function convert()
   // rounds float32 and float64 to float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or
-  // float64. Throws InvalidArgument for other pairs of dtypes, and if `from` and `to` have different numbers of
+  // float64. Throws InvalidArgument for all other pairs of dtypes, and unless `from` and `to` have the same number of
   // elements.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
   // Sums merges.size() rows of floats, after the earlier work in `stream`: element i of `to` becomes the sum of the

@@ -9,8 +9,8 @@
 // A program makes one CapturedStep per DistributedDataParallel, before the first forward of the
 // DistributedDataParallel.
 // Collective: each call of a CapturedStep is collective, like a training step that runs eagerly. A replayed step runs
-//   the collectives of an eager step, in the same order and buckets, so one rank may replay while another rank runs
-//   eagerly.
+//   the same collectives as an eager step, in the same order and buckets, so one rank may replay a step that another
+//   rank runs eagerly.
 // Threads: a CapturedStep belongs to the threads of its DistributedDataParallel.
 // Failure: a CapturedStep's functions throw InvalidArgument for unsupported uses (see operator()). An exception during
 //   a capture fails the group on every rank, with the exception's text, like an exception in backward.

@@ -13,7 +13,7 @@
 //
 // Order: a collective on CPU tensors returns when the result is complete. A collective on CUDA tensors starts after the
 // work in torch's current stream, and torch's current stream waits for the result. The host waits only in functions
-// whose comments say so. Functions whose names end in _async return a TensorWork at once.
+// whose comments say so.
 //
 // The collective functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See
 // CountsLosses for autograd.
@@ -124,9 +124,9 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 // on all rows, for any partition of the rows. Without `ddp` and ddp.gradient_options(), parameters get the right
 // gradients only with Loss::sum, or if all ranks have equal weights.
 //
-// In each group, all ranks must run the collectives of backward and the exchanges of buckets in the same order. If
-// ranks leave different parameters out of backward, set DdpOptions::overlap to false, or use a separate group for the
-// collectives.
+// In each group, all ranks must run the collectives of backward and the exchanges of buckets in one and the same order.
+// If ranks leave different parameters out of backward, set DdpOptions::overlap to false, or use a separate group for
+// the collectives.
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;

@@ -9,11 +9,11 @@
 // optimizers can't read snapshots with float32 masters.
 //
 // Each 16-bit parameter (bfloat16, float16) gets a float32 copy, its master. The step updates the float32 master, and
-// then rounds the master once into the parameter. Moments are float32 too. Masters cost 4 bytes per element, and save()
-// and snapshots contain the masters.
+// then rounds the master once into the parameter. Moments are float32 too. Masters take 4 bytes per element, and are
+// part of files and snapshots.
 //
 // The step waits for no device. With a GradScaler, the scale and found_inf stay in the device's memory (step_scaled()).
-// If an Inf or NaN was found, the step keeps the values of parameters, moments and step counts.
+// If an Inf or NaN was found, the step changes no parameter, moment or step count.
 //
 // Threads: one thread at a time uses a fused optimizer.
 // Failure: a fused optimizer's functions throw InvalidArgument, and change nothing, for sparse gradients, and for

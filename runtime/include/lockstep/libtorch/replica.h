@@ -64,8 +64,8 @@ class LOCKSTEP_API Replica {
   // Records this rank's loss of this micro-batch, a single number, for last_loss() and progress(), because torch's
   // backward does not show the loss. Returns the loss: ddp.record_loss(torch::nll_loss(ddp(x), y)).backward(); If a
   // loss is on a device, the host reads the loss some steps later, when the host can read without waiting. Throws
-  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than one
-  // element.
+  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` is a tensor of more than
+  // one element.
   at::Tensor record_loss(at::Tensor loss);
   void record_loss(double loss);
   // Runs record_loss(loss) and loss.backward(). After a synchronised backward, the `.grad` of each parameter that some

@@ -96,8 +96,8 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
 
 // DistributedSampler reads like PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of
 // the epoch's order. Without rows_per_rank the loader's batch size is the number of rows per rank. With Uneven::exact
-// and torch's own loader, a rank without rows in the last batch gets one batch fewer than other ranks; this is fine for
-// evaluation.
+// and torch's own loader, a rank without rows in the last batch gets one batch fewer than other ranks; a program may
+// use this to evaluate a model.
 class LOCKSTEP_API DistributedSampler : public RankSampler {
  public:
   DistributedSampler(std::size_t length, int rank, int world, const DistributedSamplerOptions& options = {});
