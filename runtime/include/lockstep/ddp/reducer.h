@@ -94,18 +94,18 @@ struct StepOptions {
 class LOCKSTEP_API Reducer {
  public:
   // Compares hashes of specs and options over the ranks, and allocates the arena that holds the gradients. The
-  // constructor is collective. If specs or options differ between ranks, the constructor throws Mismatch on every rank,
-  // which names the first parameter that differs, and the ranks. If a rank does not call the constructor in time, the
-  // constructor throws Timeout, which names the missing ranks.
+  // constructor is collective. If specs or options differ between ranks, the constructor throws Mismatch on every rank;
+  // the message names the first parameter that differs, and the ranks. If a rank does not call the constructor in time,
+  // the constructor throws Timeout, which names the missing ranks.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
   // Aborts the group if buckets are in flight, because the other ranks wait for this rank.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, which lists the parameters in the
+  // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, a list of the parameters in the
   // order in which their gradients become ready. On the CPU, plan_order() sets weight_unit(), the unit in which the
-  // engine counts weights, to rank 0's `unit`, which must be at least 1. All ranks call plan_order() together, before
+  // engine counts weights, to rank 0's `unit`; `unit` must be at least 1. All ranks call plan_order() together, before
   // the first begin_step().
   //
   // Without plan_order(), buckets of the first synchronised step follow reverse registration order. Without
@@ -113,9 +113,9 @@ class LOCKSTEP_API Reducer {
   // gradients became ready on rank 0. When begin_step() plans the buckets again on a device, the host waits for rank
   // 0's order.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
-  // Returns the unit in which the engine counts weights, which is 1 by default and always 1 on a device. The engine
-  // writes the gradient of its mean loss multiplied by weight / weight_unit(), so a rank whose weight equals the unit
-  // needs no multiplication. With a unit of 1 the engine writes the gradient of the loss summed over this rank's rows.
+  // Returns the unit in which the engine counts weights; the unit is 1 by default, and always 1 on a device. The engine
+  // multiplies the gradient of its mean loss by weight / weight_unit(), so a rank whose weight equals the unit needs no
+  // multiplication. With a unit of 1 the engine writes the gradient of the loss summed over this rank's rows.
   std::int64_t weight_unit() const;
 
   // Begins a step, or a micro-batch of a step. On a device begin_step() waits if the host is more than two steps ahead
@@ -173,9 +173,9 @@ class LOCKSTEP_API Reducer {
   // total_weight() waits until the host knows the weight, at most for the group's timeout. Throws InvalidArgument
   // within a synchronised step.
   std::int64_t total_weight() const;
-  // Returns whether all collectives of the last synchronised step and of its update_shards() have ended without a
-  // failure. On the CPU is_step_over() always returns true; on a device it returns true once the host knows that the
-  // collectives have ended. The call never waits.
+  // Returns whether all collectives of the last synchronised step, including those of update_shards(), have ended
+  // without a failure. On the CPU is_step_over() always returns true; on a device it returns true once the host knows
+  // that the collectives have ended. The call never waits.
   bool is_step_over() const;
   // Returns the StepNotes of all ranks, combined into one StepNote (ddp/step_note.h) that is equal on every rank.
   // NotedStep::step is -1 before the first synchronised step.
@@ -184,7 +184,7 @@ class LOCKSTEP_API Reducer {
   // returned. On a device noted() returns the combined note of step n - 2, once begin_step() of step n has returned.
   const NotedStep& noted() const;
   // Returns whether any rank marked the parameter ready in the last synchronised step, in a micro-batch whose weight is
-  // above 0. If the summed weight of all ranks is 0, used_anywhere() counts the marks of all micro-batches. On a device
+  // above 0. If the summed weight of all ranks is 0, used_anywhere() counts a mark in any micro-batch. On a device
   // used_anywhere() waits until the host knows the summed weight, like total_weight(), and returns true if the summed
   // weight is 0. Throws InvalidArgument without ReducerOptions::track_unused.
   bool used_anywhere(int parameter) const;
@@ -197,8 +197,8 @@ class LOCKSTEP_API Reducer {
   // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
   // update_shards() rethrows the exception, and the group fails on every rank. After `update` has thrown, every later
   // call of the Reducer throws the exception again, even in a group of one rank. Throws InvalidArgument without
-  // Shard::optimizer, for a second call after one finish_step(), and unless the call comes after a synchronised
-  // finish_step() and before the next begin_step().
+  // Shard::optimizer, and unless the call is the first after a synchronised finish_step() and before the next
+  // begin_step().
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;

@@ -46,8 +46,8 @@ LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<c
 // came apart ..." that tells when the replicas began to differ.
 LOCKSTEP_API std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
 
-// Returns the hash that all ranks share. If the replicas differ, every rank throws the same Mismatch, which names the
-// ranks whose replicas differ and the first parameter that differs. The call is collective and blocking.
+// Returns the hash that all ranks share. If the replicas differ, every rank throws the same Mismatch; the message names
+// the ranks whose replicas differ and the first parameter that differs. The call is collective and blocking.
 LOCKSTEP_API std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 
 }  // namespace lockstep

@@ -10,10 +10,10 @@
 //   }
 //
 // A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
-// size. For example, 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward
-// and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left child of a tree
-// node of n micro-batches holds as many micro-batches as the largest power of two below n. Each rank sums the tree
-// nodes that contain only its own micro-batches; the remaining nodes are summed across ranks.
+// size. For example, 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch runs through a
+// separate forward and backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the
+// left child of a tree node of n micro-batches holds as many micro-batches as the largest power of two below n. Each
+// rank sums the tree nodes that contain only its own micro-batches; the remaining nodes are summed across ranks.
 //
 // Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
 // stopped run may resume with another number of ranks, and still computes the same bits. Runs on GPUs of one kind, over
@@ -48,8 +48,8 @@ struct Reproducible {
   bool is_on() const { return micro_batches != 0; }
 };
 
-// MicroBatch describes rows [begin, end) of this rank's rows, which have their own forward and backward. The range may
-// be empty.
+// MicroBatch describes rows [begin, end) of this rank's rows, for which the program runs one forward and backward. The
+// range may be empty.
 struct MicroBatch {
   std::int64_t begin = 0;
   std::int64_t end = 0;

@@ -44,7 +44,7 @@ struct DeviceInfo {
 };
 
 struct DeviceMemory {
-  // The number of free bytes on the device, which all processes share.
+  // The number of bytes of the device's memory that no process uses.
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   // The number of bytes in this process's allocations, including dropped allocations that a stream has still to free.
@@ -79,7 +79,7 @@ class LOCKSTEP_API DeviceRuntime {
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // Returns the number of devices that this process sees. If count() returns 0, which is not an error, why_none()
+  // Returns the number of devices that this process sees. If count() returns 0, no error has occurred, and why_none()
   // returns a text that says which part is missing and how to get the part. Before the first call of count() or
   // why_none() the runtime does not use CUDA, so the program may still set CUDA_VISIBLE_DEVICES.
   virtual int count() = 0;
@@ -99,9 +99,9 @@ class LOCKSTEP_API DeviceRuntime {
   // wanted, free, used and kept. Throws Timeout if the stream's kernels have not ended after 10 minutes, and
   // InvalidArgument while the stream is being captured into a CUDA graph.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // Allocates pinned host memory, 256-byte aligned, which the device copies to and from without staging. When the last
-  // copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the pinned memory out again
-  // after all copies that copy() has queued for the memory are done.
+  // Allocates pinned host memory, 256-byte aligned; the device copies to and from pinned memory without staging. When
+  // the last copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the pinned memory
+  // out again after all copies that copy() has queued for the memory are done.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
@@ -126,9 +126,9 @@ class LOCKSTEP_API DeviceRuntime {
   // the CPU's id for host memory. The memory need not come from allocate().
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
-  // Copies `bytes` bytes in the stream's order. Both `to` and `from` may be host memory, which must live until the copy
-  // is done. The host does not wait if the host memory comes from allocate_pinned(). CUDA stages copies of pageable
-  // memory, so a copy of pageable memory counts as a host wait.
+  // Copies `bytes` bytes in the stream's order. Both `to` and `from` may be host memory; the host memory must live
+  // until the copy is done. The host does not wait if the host memory comes from allocate_pinned(). CUDA stages copies
+  // of pageable memory, so a copy of pageable memory counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
   // Multiplies every element of `buffer` by `factor` and divides every element by *divisor, after the earlier work in

@@ -15,8 +15,8 @@
 //
 // Nesting: an inner scope replaces the settings of the outer scope until the inner scope ends.
 // Exceptions: if an exception unwinds a scope, the scope's destructor restores the earlier settings.
-// Threads: a scope's settings belong to the thread that made the scope; the same thread must end the scope. An Autocast
-// object can't be moved, and can't be allocated with new.
+// Threads: a scope's settings affect only the thread that made the scope; the same thread must end the scope. An
+//   Autocast object can't be moved, and can't be allocated with new.
 // Failure: the constructor throws InvalidArgument, and leaves the settings unchanged, if this LibTorch has no autocast
 //   for the device or dtype.
 #pragma once

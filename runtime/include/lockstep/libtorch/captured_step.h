@@ -115,8 +115,8 @@ class CapturedStep {
             ddp, optimizer, Graph::why_not(ddp.group()->device()), [] { return std::make_unique<Graph>(); }, options) {}
 
   // Runs a whole step: clears the gradients of ddp's parameters, computes the loss and the gradients, averages the
-  // gradients, and steps the optimizer. `inputs` are loss_of's arguments; the program may change them in place
-  // after the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later
+  // gradients, and steps the optimizer. `inputs` are the arguments of loss_of; the program may change the inputs in
+  // place after the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later
   // step writes.
   //
   // On the CPU, or without CUDA graphs (see CudaGraph), every step runs eagerly; each reason for eager steps is logged

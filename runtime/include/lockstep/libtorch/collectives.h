@@ -118,11 +118,11 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 // that autograd does not differentiate require no gradient. Second derivatives throw InvalidArgument.
 //
 // Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. To weight
-// the gradients, pass `ddp` in place of the group, or ddp.gradient_options() as the last argument. Each rank's
-// gradients are then multiplied by the rank's weight before the collective of backward, and divided by the receiving
-// rank's weight after the collective. With these weights, parameters get the gradients that one process would compute
-// on all rows, for any partition of the rows. Without `ddp` and ddp.gradient_options(), parameters get the right
-// gradients only with Loss::sum, or if all ranks have equal weights.
+// the gradients, pass `ddp` in place of the group, or ddp.gradient_options() as the last argument. With `ddp` or its
+// gradient_options(), each rank's gradients are multiplied by the rank's weight before the collective of backward, and
+// divided by the receiving rank's weight after the collective. With these weights, parameters get the gradients that
+// one process would compute on all rows, for any partition of the rows. Without `ddp` and ddp.gradient_options(),
+// parameters get the right gradients only with Loss::sum, or if all ranks have equal weights.
 //
 // In each group, all ranks must run the collectives of backward and the exchanges of buckets in one and the same order.
 // If ranks leave different parameters out of backward, set DdpOptions::overlap to false, or use a separate group for

@@ -210,7 +210,8 @@ class DataLoader {
     if (!training_is_over_()) sampler_.set_epoch(epoch);
   }
 
-  // Returns the number of batches in a whole epoch, which is equal on all ranks and does not change after resume().
+  // Returns the number of batches in a whole epoch; the number is equal on all ranks and does not change after
+  // resume().
   std::size_t num_batches() const { return sampler_.batches_of_epoch(options_.batch_size()); }
   // Returns the number of batches of the pass that the next begin() starts. After resume() the next pass is the rest of
   // an epoch.

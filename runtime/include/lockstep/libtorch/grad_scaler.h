@@ -65,8 +65,8 @@ class LOCKSTEP_API GradScaler {
   // optimizer between two calls of update().
   void unscale_(::torch::optim::Optimizer& optimizer);
   // Runs optimizer.step() on unscaled gradients, or skips the step if a gradient is Inf or NaN. Call step() once per
-  // optimizer between two calls of update(). Returns found_inf, a float32 scalar on the gradients' device, which is not
-  // 0 if the step was skipped.
+  // optimizer between two calls of update(). Returns found_inf, a float32 scalar on the gradients' device; found_inf is
+  // not 0 if the step was skipped.
   at::Tensor step(::torch::optim::Optimizer& optimizer);
   // Adapts the scale for the next steps. Call update() after the steps of all optimizers.
   void update();

@@ -107,17 +107,17 @@ class LOCKSTEP_API Replica {
   void step_without_data();
 
   // Checks that the parameters are equal on all ranks, to the last bit. Call check_replicas() between steps. The call
-  // is collective and blocking. If parameters differ, check_replicas() throws Mismatch on every rank, which names the
-  // first parameter that differs and the ranks. Parameters stay equal on all ranks if every rank's optimizer does the
-  // same work.
+  // is collective and blocking. If parameters differ, check_replicas() throws Mismatch on every rank; the message names
+  // the first parameter that differs, and the ranks. Parameters stay equal on all ranks if every rank's optimizer does
+  // the same work.
   void check_replicas() const;
 
   // Makes every later synchronised backward() check that all ranks read the same data: equal length, seed, epoch, batch
-  // size, order and start of the pass. If the ranks would read different data, backward() throws Mismatch, which names
-  // the difference and the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the source
-  // of an earlier watch(). The passes of a watched DataLoader end when the training ends. The check sends no extra
-  // message, because its numbers travel with the gradients. Throws InvalidArgument if the sampler reads the rows of a
-  // rank other than this rank.
+  // size, order and start of the pass. If the ranks read different data, backward() throws Mismatch with a message that
+  // names the difference and the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the
+  // source of an earlier watch(). The passes of a watched DataLoader end when the training ends. The check sends no
+  // extra message, because its numbers travel with the gradients. Throws InvalidArgument if the sampler reads the rows
+  // of a rank other than this rank.
   template <TellsIdentity Source>
   void watch(Source&& source) {
     require_rank_of_group(*group(), source);

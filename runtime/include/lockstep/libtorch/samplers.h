@@ -12,7 +12,7 @@
 // set_epoch() chooses another epoch. Copies of a sampler share one state: torch's loader takes a copy of the sampler,
 // and the program's calls on its own sampler also act on the loader's copy. A second loader needs a second sampler.
 //
-// Threads: any number of threads may use one sampler at the same time, which torch's chunked datasets need.
+// Threads: any number of threads may use one sampler at the same time; torch's chunked datasets need this.
 // Failure: a sampler's functions throw InvalidArgument for numbers out of their range, and for a saved state of another
 //   length, seed or order.
 #pragma once
@@ -45,8 +45,8 @@ LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t 
 // Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
 // next begin() continues at the saved place, with any number of ranks. A call of resume() or load() does not change a
 // pass that has already begun. With lockstep::libtorch::DataLoader, the saved place is the end of the batches that the
-// program has received. With torch's own loader, the saved place is the end of the drawn samples, which with workers
-// may be up to DataLoaderOptions::max_jobs batches further.
+// program has received. With torch's own loader, the saved place is the end of the samples that the loader has drawn;
+// workers draw up to DataLoaderOptions::max_jobs batches ahead.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;

@@ -36,7 +36,7 @@ class LOCKSTEP_API ScriptModule : public ::torch::nn::Module {
   // Makes a module that shares the script's tensors.
   explicit ScriptModule(::torch::jit::Module script);
 
-  // Runs the script's forward on `args`, which may be tensors or any other values that convert to IValue.
+  // Runs the script's forward on `args`: tensors, or any other values that convert to IValue.
   template <typename... Args>
   c10::IValue forward(Args&&... args) {
     return script_.forward({c10::IValue(std::forward<Args>(args))...});

@@ -56,10 +56,10 @@ class LOCKSTEP_API OptimizerShards {
   OptimizerShards(const OptimizerShards&) = delete;
   OptimizerShards& operator=(const OptimizerShards&) = delete;
 
-  // Returns whether parameters are cut into shards, which is false with a single rank.
+  // Returns whether parameters are cut into shards; returns false with a single rank.
   bool are_cut() const;
-  // Returns the parameter whose shard is `tensor`, a tensor of the optimizer's groups, or `tensor` itself if `tensor`
-  // is no shard.
+  // Returns the parameter whose shard is `tensor`; if `tensor`, a tensor of the optimizer's groups, is no shard,
+  // returns `tensor`.
   at::Tensor whole_of(const at::Tensor& tensor) const;
   // Returns, for GradScaler, a number that is nonzero on every rank if `found_inf` is nonzero on some rank. The call
   // is collective.
@@ -134,10 +134,10 @@ class ShardedOptimizer final : public OptimizerShards, public Base {
   // that no rank used, if the parameter had a gradient in an earlier step.
   void zero_grad(bool set_to_none = TORCH_VERSION_MAJOR >= 2) { clear_gradients(set_to_none); }
   // Scales the gradients so that their common norm is at most `max_norm`, like torch's clip_grad_norm_. Returns the
-  // norm before scaling, which is equal on all ranks. The call is collective. On the CPU, the squares of the gradients'
-  // elements (for float64 elements, rounded to float64) are added exactly, and the sum of each parameter is rounded
-  // once. The norm on the CPU therefore depends neither on the number of ranks nor on the cuts into shards. Throws
-  // InvalidArgument if `max_norm` is not above 0.
+  // norm before scaling; the norm is equal on all ranks. The call is collective. On the CPU, the squares of the
+  // gradients' elements (for float64 elements, rounded to float64) are added exactly, and the sum of each parameter is
+  // rounded once. The norm on the CPU therefore depends neither on the number of ranks nor on the cuts into shards.
+  // Throws InvalidArgument if `max_norm` is not above 0.
   double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
 
   void save(::torch::serialize::OutputArchive& archive) const override {
