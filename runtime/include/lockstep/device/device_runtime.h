@@ -95,9 +95,10 @@ class LOCKSTEP_API DeviceRuntime {
   // the memory, the program must make `stream` wait for an event after this use, before the program drops the last copy
   // of the pointer. A stream that the program made without class Stream must live as long as the memory.
   //
-  // If the device has no room, the host waits for the stream, and then the call throws DeviceError with the bytes
-  // wanted, free, used and kept. Throws Timeout if the stream's kernels have not ended after 10 minutes, and
-  // InvalidArgument while the stream is being captured into a CUDA graph.
+  // If the device has no room, the host waits for the stream. If the device still has no room, the call throws
+  // DeviceError, whose message says how many bytes the call needs and how many bytes are free and in use. Throws
+  // Timeout if the stream's kernels have not ended after 10 minutes, and InvalidArgument while the stream is being
+  // captured into a CUDA graph.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
   // Allocates pinned host memory, 256-byte aligned; the device copies to and from pinned memory without staging. When
   // the last copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the pinned memory

@@ -9,7 +9,7 @@
 // optimizers can't read snapshots with float32 masters.
 //
 // Each 16-bit parameter (bfloat16, float16) gets a float32 copy, its master. The step updates the float32 master, and
-// then rounds the master once into the parameter. Moments are float32 too. Masters take 4 bytes per element, and are
+// then rounds the master once into the parameter. Moments are float32. Masters take 4 bytes per element, and are
 // part of files and snapshots.
 //
 // The step waits for no device. With a GradScaler, the scale and found_inf stay in the device's memory (step_scaled()).
