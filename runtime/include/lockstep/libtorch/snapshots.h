@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots saves and restores a job with LibTorch: the module, its optimizers, a GradScaler, the position in the data,
-// and other values of the program. The contract is in lockstep/snapshot/snapshots.h.
+// Snapshots saves and restores a training job that uses LibTorch: the module, its optimizers, a GradScaler, the
+// position in the data, and other values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
 //   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
@@ -8,17 +8,18 @@
 //   snapshots.restore();
 //
 // The snapshot's file model.safetensors holds the module's state_dict, buffers included. The state of SGD, Adam, AdamW,
-// RMSprop and Adagrad is stored under PyTorch's names, such as "state.PARAMETER.exp_avg", with the settings of the
-// parameter groups. The snapshot's settings replace the program's settings, as in torch's load_state_dict(). Each
-// parameter group takes the settings of the saved group that had most of its parameters. Any other optimizer is stored
-// as the bytes that its save() makes, and can be restored only for the same parameters. Snapshots::add() refuses an
-// optimizer whose save() makes no bytes, and LBFGS, which torch can't save.
+// RMSprop and Adagrad is stored under PyTorch's names, such as "state.PARAMETER.exp_avg", together with the settings of
+// these optimizers' parameter groups. A restore() replaces the settings of the program's optimizers by the snapshot's
+// settings, as torch's load_state_dict() does. A parameter group of the program takes its settings from the saved group
+// that shares the most parameters with the program's group. An optimizer of any other type is stored as the bytes that
+// its save() writes, and can be restored only into an optimizer with the same parameters. Snapshots::add() refuses an
+// optimizer whose save() writes no bytes, and LBFGS, which torch can't save.
 //
 // A snapshot can't store a torch::optim::LRScheduler, because the scheduler's counter is private. Make the learning
 // rate a function of ddp.steps() instead, for example with lockstep::optim::Schedule.
 //
-// With DdpOptions::seed all randomness is a function of the step, so a snapshot need not store the state of a
-// generator.
+// With DdpOptions::seed all randomness is a function of the step, so a snapshot need not store the state of a random
+// number generator.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -45,22 +46,22 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // Makes snapshots of `ddp`, whose module is the item "model"; `ddp` outlives this object. Throws InvalidArgument if
-  // `folder` is empty, or if an option is out of its range.
+  // Makes an object that saves snapshots of ddp's module, as the item with the name "model". `ddp` must outlive this
+  // object. Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
   template <std::derived_from<::torch::nn::Module> Net>
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
   // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the network's
-  // module as NAME, and the network's number of steps as NAME.steps.
+  // module under `name`, and the network's number of steps under `name` + ".steps".
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
     add_module(name, ddp.module(), unit_of(ddp));
     follow(std::string(name) + ".steps", steps_of(ddp));
   }
-  // Adds a module that the program itself updates, such as averaged weights.
+  // Adds a module that the program itself updates, such as a copy of the model with averaged weights.
   void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
-  // Adds an optimizer whose parameters belong to the item "model" or to a module that was added before. Throws
+  // Adds an optimizer whose parameters belong to the constructor's `ddp` or to modules that were added before. Throws
   // InvalidArgument if the optimizer has a parameter of any other module.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepCapture implements CapturedStep in lockstep's library, without knowing the types of the module and of the graph.
+// StepCapture implements the class template CapturedStep inside lockstep's library, independently of the type of the
+// program's module and of the class derived from StepGraph.
 //
-// The sources of StepCapture must not include the final class CudaGraph (captured_step.h). A compiler that sees a final
-// class calls the functions of the class directly, and lockstep's library would then need libtorch_cuda.so.
+// The sources of StepCapture must not include the definition of the final class CudaGraph (captured_step.h). If the
+// compiler saw CudaGraph, it would call CudaGraph's functions directly, and lockstep's library would need
+// libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -35,8 +37,8 @@ class LOCKSTEP_API StepGraph {
 };
 
 struct CapturedStepOptions {
-  // The number of steps that run eagerly for each kind of input (dtypes, shapes and devices) before a step with such
-  // input is captured. A number below 1 counts as 1, because the first step makes the optimizer's state and the buckets
+  // The number of steps that run eagerly, for each kind of input (dtypes, shapes and devices), before a step is
+  // captured. A warm_up below 1 counts as 1, because the first step must create the optimizer's state and the buckets
   // of gradients.
   int warm_up = 3;
 };
@@ -65,9 +67,10 @@ class LOCKSTEP_API StepCapture {
   void clear_gradients();
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  // Computes the captured part of a step, which is the loss and its backward. compute() begins no step of ddp and sends
-  // nothing to other ranks. After compute() the gradients lie in the Reducer's arena, multiplied by a weight that the
-  // device holds. With a single rank the gradients stay in the memory where autograd puts them.
+  // Computes the captured part of a step: the loss and the backward of the loss. The call does not begin a step of the
+  // DistributedDataParallel, and sends nothing to other ranks. After compute() the gradients are in the Reducer's
+  // arena, already multiplied by this rank's weight, which is stored in the device's memory. With a single rank the
+  // gradients stay in the memory where autograd puts them.
   at::Tensor compute(const LossOf& loss_of);
 
   Replica& replica_;

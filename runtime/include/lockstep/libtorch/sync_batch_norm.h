@@ -4,21 +4,22 @@
 //   SyncBatchNorm norm{nullptr};                                          // in place of torch::nn::BatchNorm2d
 //   norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(64)));
 //
-// A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. The results
-// of a SyncBatchNorm equal the results of torch's layer on the global batch, however the batch is divided; a rank may
-// have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in evaluation, a SyncBatchNorm
-// computes as torch's batch norm does.
+// A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. However the
+// global batch is divided among the ranks, the results of a SyncBatchNorm equal the results of torch's layer on the
+// global batch; a rank may have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in
+// evaluation, a SyncBatchNorm computes as torch's batch norm does.
 //
 // The constructor of SyncBatchNorm takes a separate group as an optional second argument; with a separate group, the
-// layer normalises over the rows of only that group's ranks. With a separate group the running statistics may differ
-// from rank to rank; DistributedDataParallel broadcasts rank 0's running statistics together with the
-// module's other buffers.
+// layer normalises over the rows of only that group's ranks. If a layer has a separate group, the layer's running
+// statistics may differ from rank to rank; DistributedDataParallel broadcasts rank 0's running statistics together with
+// the module's other buffers.
 //
-// Collective: every forward that computes statistics of the batch, and its backward, are collective calls. The
-//   collective of a forward or a backward sends 2 float64 numbers per channel, and at most one more number.
+// Collective: a forward that computes the batch's statistics is a collective call, and so is the backward of this
+//   forward. A forward sends 2 float64 numbers per channel and a count, and a backward sends 2 float64 numbers per
+//   channel.
 // Threads: only the threads that run forward and backward use a SyncBatchNorm.
-// Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows and its loss has
-//   weight 0.
+// Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows but the weight of
+//   this rank's loss is 0.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -35,33 +36,34 @@ namespace lockstep::libtorch {
 
 // SyncBatchNormImpl is the module that a SyncBatchNorm holds.
 //
-// Order: on DistributedDataParallel's own group all ranks must run a SyncBatchNorm's collectives and the all-reduces of
-//   the gradient buckets in one order. Ranks that leave out different parameters fill their buckets at different times.
-//   On DistributedDataParallel's own group all buckets are therefore sent at the end of backward, as with
-//   DdpOptions::overlap = false. With a separate group for the layer, buckets are sent during backward. On GPUs use a
-//   separate group only if all ranks use the same parameters, because NCCL needs one order of operations over
-//   all its groups.
+// Order: if the layer uses DistributedDataParallel's own group, all ranks must run the layer's collectives and the
+//   all-reduces of the gradient buckets in the same order. But ranks that leave out different parameters of the model
+//   fill their gradient buckets at different times. With DistributedDataParallel's own group all gradient buckets are
+//   therefore sent at the end of backward, as if DdpOptions::overlap were false. With a separate group for the layer,
+//   gradient buckets are sent during backward. On GPUs use a separate group only if all ranks use the same parameters,
+//   because NCCL requires that all ranks start the operations of all groups in the same order.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:
   explicit SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& options,
                              std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // Normalises `input`, a floating-point tensor of shape [N, C] or [N, C, ...]. Throws InvalidArgument for an input of
-  // another shape. On the CPU a collective forward throws InvalidArgument too if all ranks together have only one value
-  // per channel. On a device a single value per channel is not detected, because the host does not wait for the count.
+  // Normalises `input`, a floating-point tensor of shape [N, C] or [N, C, ...]. Throws InvalidArgument if `input` has
+  // any other shape. On the CPU, a collective forward also throws InvalidArgument if all ranks together have only one
+  // value per channel. On a GPU, forward() does not notice that there is only one value per channel, because the host
+  // does not wait for the count of values.
   at::Tensor forward(const at::Tensor& input);
 
-  // Returns a SyncBatchNorm that shares the parameters and the buffers' memory of `norm`, a torch::nn::BatchNorm1d, 2d
-  // or 3d.
+  // Returns a SyncBatchNorm that shares its parameters and the memory of its buffers with `norm`, which is a
+  // torch::nn::BatchNorm1d, 2d or 3d.
   template <typename Norm>
   LOCKSTEP_LOCAL static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm,
                                                                        std::shared_ptr<ProcessGroup> group);
 
   // Sets the layer's group to `group` if the layer has no group yet; DistributedDataParallel calls join().
-  // `loss_weight` is the weight of this rank's loss, or null if gradients arrive already weighted. `before_backward`
-  // runs on the backward's thread before the collective of every backward, and starts the collectives that must come
-  // first on every rank.
+  // `loss_weight` is the weight of this rank's loss, or null if the gradients that reach the layer are already
+  // multiplied by this weight. `before_backward` runs on the backward's thread before each collective of the layer's
+  // backward, and starts the collectives that every rank must start before the layer's collective.
   void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight,
             std::function<void()> before_backward = nullptr) const;
   // Returns the layer's group, or null if the layer has no group yet.
@@ -69,7 +71,7 @@ class LOCKSTEP_API SyncBatchNormImpl
   // Returns whether join() was called with a `before_backward` that is not empty.
   bool is_joined() const { return static_cast<bool>(before_backward_); }
   // Returns whether a forward would now be a collective call. A forward is collective if the group has several ranks,
-  // and the layer is in training or has no running statistics.
+  // and the layer is in training mode or keeps no running statistics.
   bool is_collective() const;
 
   void pretty_print(std::ostream& stream) const override;

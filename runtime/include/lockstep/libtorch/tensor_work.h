@@ -10,9 +10,9 @@
 //
 // Threads: only the thread that uses the group may use a TensorWork.
 // Failure: done(), wait() and wait_on() throw the group's errors.
-// End: the destructor waits for the collective if wait() was not called. A failure in the destructor is logged, and the
-//   group's next call throws the failure again. During stack unwinding the destructor doesn't wait; the tensors of an
-//   unfinished collective then stay allocated until the process ends.
+// End: the destructor waits for the collective if wait() was not called. If the collective fails while the destructor
+//   waits, the destructor logs the error, and the group's next call throws the error again. During stack unwinding the
+//   destructor doesn't wait; the tensors of an unfinished collective then stay allocated until the process ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +44,7 @@ class LOCKSTEP_API TensorWork {
   bool done() const;
   // Returns the collective's result. For an in-place operation wait() returns the tensor that the operation was given.
   // On a rank that gets no result, wait() returns an undefined tensor. On the CPU wait() blocks until the collective is
-  // done. On a GPU torch's current stream waits for the collective, and the host does not wait.
+  // done. On a GPU wait() makes torch's current stream wait for the collective, and does not block the host.
   at::Tensor wait();
   // Makes later work in `stream` start after the collective. On the CPU wait_on() blocks like wait().
   void wait_on(StreamView stream);
