@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Includes all of lockstep: #include <lockstep/lockstep.h>. Programs that include this header link lockstep::lockstep.
 //
-// A program that computes gradients itself and needs only the Reducer includes lockstep/core.h instead of this header,
-// and links lockstep::core.
+// A program that computes its gradients without lockstep, and needs only the Reducer to average them, includes
+// lockstep/core.h instead of this header, and links the CMake target lockstep::core.
 #pragma once
 
 #include "lockstep/autograd/graph.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions below convert torch's devices and streams to lockstep's own types.
 //
-// lockstep uses torch's current stream of the calling thread. A module's kernels run in the current stream, and
-// autograd sets the current stream of each of its threads. The CPU has a single stream; work on the CPU is done when
-// its call returns.
+// On a GPU lockstep orders its work after the work in torch's current stream of the calling thread. A module's kernels
+// run in the current stream, and autograd sets the current stream of each of its threads. The CPU has a single stream;
+// an operation on the CPU is finished when the call of the operation returns.
 //
-// Threads: any thread may call these functions. Failure: the functions below throw BackendUnavailable if LibTorch can't
-//   tell its current stream, because LibTorch is older than 2.6.
+// Threads: any thread may call these functions. Failure: on a GPU, current_stream() throws BackendUnavailable if
+//   LibTorch is older than 2.6, because an older LibTorch has no function that returns the current stream.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,8 +27,8 @@ LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device
 
 LOCKSTEP_API StreamView current_stream(DeviceId device);
 
-// Makes work that is put into the stream `later` from now on start after all work that is already in `earlier`. The
-// host does not wait.
+// Makes all work that the caller puts into the stream `later` after this call start after the work that is already in
+// the stream `earlier`. The host does not wait.
 LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
 
 // While an OnStream lives, the group's collectives start after the work in the OnStream's stream. The destructor of

@@ -14,9 +14,9 @@
 namespace lockstep::libtorch {
 
 // Calls visit(tensor) for every tensor in `value`, at any depth. `value` may be a tensor, an IValue, a tuple, a pair,
-// an optional (std's or torch's) or a container (vector, array, list, map, at::TensorList, torch::OrderedDict). A value
-// of any other type, such as a struct of the program, counts as a value without tensors. For a const tensor in a
-// container `visit` gets a const reference.
+// an optional (std's or torch's) or a container (vector, array, list, map, at::TensorList, torch::OrderedDict). If
+// `value` has any other type, such as a struct of the program, visit_tensors() visits no tensor. If the tensors in a
+// container are const, visit_tensors() passes them to `visit` as const references.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
@@ -42,8 +42,8 @@ concept IsItem = requires(T& item) {
   item.value();
 };
 
-// IsContainer is the concept of a container. A std::filesystem::path does not count as a container, because its items
-// are paths again.
+// IsContainer is the concept of a container. A std::filesystem::path does not count as a container, because the items
+// of a path are paths again.
 template <typename T>
 concept IsContainer = std::ranges::range<T> && std::is_lvalue_reference_v<std::ranges::range_reference_t<T>> &&
     !std::same_as<std::ranges::range_value_t<T>, std::remove_const_t<T>>;

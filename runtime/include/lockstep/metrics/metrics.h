@@ -12,12 +12,13 @@
 //
 // Each rank adds the values of its own samples. If each sample belongs to exactly one rank (as with data::chunk, or a
 // sampler that pads nothing), the result equals the result of a single process. All values are summed exactly, and the
-// sum is rounded once. The result thus depends neither on the order of the values nor on the ranks that add them. A NaN
-// that a rank adds makes the result NaN. A NaN with count 0, which is the mean of no rows, counts as 0.
+// sum is rounded once. The result of the sum thus depends neither on the order in which values are added nor on the
+// ranks that add the values. A NaN that a rank adds makes the result NaN. A NaN that is added with count 0, such as the
+// mean loss of a batch without rows, counts as 0.
 //
 // Metrics::result() also tells all ranks whether a rank was asked to stop (comm/stop.h). If a rank leaves an evaluation
-// early because of a request to stop, all ranks agree to stop in their next result(). After such a stop the results
-// count only the samples that the ranks have seen.
+// early because of a request to stop, all ranks agree to stop in their next call of Metrics::result(). The results of
+// an evaluation that was stopped early count only the samples that the ranks evaluated before the stop.
 //
 // Threads: a Metrics object belongs to the thread that uses the group. Failure: result() throws the group's errors.
 #pragma once
@@ -39,7 +40,7 @@
 
 namespace lockstep {
 
-// Metric holds the sum and the count of one name over all ranks.
+// Metric holds the sum and the number of the values that all ranks have added to the metric `name`.
 struct LOCKSTEP_API Metric {
   std::string name;
   double sum = 0;
@@ -98,8 +99,8 @@ class LOCKSTEP_API Metrics {
   void reset() { parts_.clear(); }
 
  private:
-  // Part is one rank's sum and count of one name, in the form in which ranks send them to each other. Part stores the
-  // sum as a fixed-point number with room for the bits of any double.
+  // Part is one rank's sum and count of the values of one metric, in the format in which ranks send sums and counts to
+  // each other. Part stores the sum as a fixed-point number with room for the bits of any double.
   struct Part {
     std::array<std::int64_t, 70> digits = {};  // digits of 32 bits, the lowest first; the last digit has the sign
     std::int64_t since_carry = 0;  // number of additions since carry(), which may have made digits longer than 32 bits
@@ -130,9 +131,9 @@ class LOCKSTEP_API Metrics {
 //
 //   lockstep::log_scalar("val/loss", results.mean("loss"), *group);   // any rank, or several
 //
-// For each name and step the launcher shows the mean over the ranks that logged a number. A rank that logs nothing does
-// not change the mean. The library itself logs "loss" (of the global batch), "lr" (optim::Optimizer::step) and
-// "grad_norm" (optim::clip_grad_norm).
+// For each name and step the launcher shows the mean of the numbers that ranks have logged. A rank that logs no number
+// for a name and a step does not change their mean. The library itself logs "loss" (of the global batch), "lr"
+// (optim::Optimizer::step) and "grad_norm" (optim::clip_grad_norm).
 //
 // A call of log_scalar() is not collective, and waits for no other rank, device or launcher. A call of log_scalar()
 // costs a lock and a few words of memory.
@@ -141,12 +142,13 @@ class LOCKSTEP_API Metrics {
 // `step` is by default the number of steps that the group's training has done: 3 after the third backward. After
 // Snapshots::restore() the default `step` includes the steps of earlier runs. DistributedDataParallel::set_steps()
 // doesn't change the default `step`, because a group may train several networks. A program that restores without
-// Snapshots should pass ddp.steps() as `step`. A later value for the same name and step replaces the earlier value. A
-// restarted job thus replaces the values of the steps that it repeats. NaN and infinity are ordinary values.
+// Snapshots should pass ddp.steps() as `step`. A later value for the same name and step replaces the earlier value. If
+// a restarted job repeats steps, the job's new values for these steps thus replace the earlier values. NaN and infinity
+// are ordinary values.
 //
-// `name` must have 1 to 63 bytes of UTF-8 without control characters; "/" groups names in TensorBoard. A rank keeps
-// values of 64 names, and drops values of further names. The rank warns at the 1st, 2nd, 4th, 8th ... dropped value.
-// For a name that is logged often, the report keeps 256 to 512 points for each start of the job.
+// `name` must have 1 to 63 bytes of UTF-8 without control characters; "/" groups names in TensorBoard. A rank keeps the
+// values of at most 64 names, and drops the values of all further names. The rank logs a warning at the 1st, 2nd, 4th,
+// 8th ... dropped value. For a name that is logged often, the report keeps 256 to 512 points for each start of the job.
 //
 // Throws InvalidArgument if `name` is not valid, or if `step` is below 0 or above 2^53.
 LOCKSTEP_API void log_scalar(std::string_view name, double value, const ProcessGroup& group,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // EarlyStop decides, for all ranks together, whether to stop a training early because a value no longer improves. The
-// header comm/stop.h has stops that a rank or a signal requests.
+// header comm/stop.h declares the functions for stops that a rank or a signal requests.
 //
 // Threads: an EarlyStop belongs to the thread that uses the group. Failure: step() throws the group's errors.
 #pragma once
@@ -17,13 +17,13 @@ namespace lockstep {
 struct EarlyStopOptions {
   // The number of consecutive values without an improvement after which the training stops; at least 1.
   int patience = 3;
-  // The largest improvement that does not count, at least 0: a better value must beat the best value by more
-  // than min_delta.
+  // The margin, at least 0, by which a value must be better than the best value: smaller and equal improvements do not
+  // count.
   double min_delta = 0;
   bool higher_is_better = false;
 };
 
-// EarlyStop judges rank 0's values, so all ranks decide alike even if their own values differ.
+// EarlyStop uses only the values of rank 0, so all ranks make the same decision even if the ranks' values differ.
 //
 //   lockstep::EarlyStop stop(*group, {.patience = 3});
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -44,8 +44,8 @@ class LOCKSTEP_API EarlyStop {
   // Throws InvalidArgument if an option is out of its range. `group` outlives this object.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
   // Takes the next value, and returns whether the training should stop, because the last `patience` values were not
-  // better than the best value. The call is collective. A NaN is never better. A value that comes from the same
-  // training step as the previous value, as after a resume, is not counted again.
+  // better than the best value. The call is collective. A NaN is never better. A value from the same training step as
+  // the previous value, for example after a resume, does not count as one more value without improvement.
   bool step(double value);
 
   const State& state() const { return state_; }
