@@ -8,11 +8,11 @@
 //   };
 //
 // A Module is a handle, like a Tensor: copies of a Module share its parameters, mode and children. Layers can therefore
-// be plain members of a class, which may be copied and moved.
+// be plain members of a class, and the objects of the class may be copied and moved.
 //
-// Initialisation: a parameter gets its initial values at the first use of the module tree, with seed 0, or from
-//   initialize(seed). The values depend only on the seed and on the parameter's dotted name in the tree, and not on the
-//   order of construction or on the rank.
+// Initialisation: a parameter gets its initial values from initialize(seed), or, without that call, at the first use of
+//   the module tree with seed 0. The initial values depend only on the seed and on the parameter's dotted name in the
+//   tree, and not on the order of construction or on the rank.
 //
 // Randomness: layers such as Dropout read the ForwardContext of their module tree; the program sets a ForwardContext
 //   before each forward in training.
@@ -93,10 +93,10 @@ class LOCKSTEP_API Module {
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
   // Returns all names of each parameter, in the order of named_parameters(); each list begins with the parameter's
-  // first name. A parameter has several names if modules share the parameter, or if its module is registered
-  // several times.
+  // first name. A parameter has several names if several modules share the parameter, or if the parameter's module is
+  // registered several times.
   std::vector<std::vector<std::string>> parameter_names() const;
-  // Returns the layout of each parameter in files, in the order of named_parameters().
+  // Returns for each parameter the layout in which files store the parameter, in the order of named_parameters().
   std::vector<FileLayout> file_layouts() const;
   // Returns the total number of elements of all parameters.
   std::int64_t parameter_count() const;
@@ -118,16 +118,17 @@ class LOCKSTEP_API Module {
   void zero_grad() const;
 
  protected:
-  // Makes a new parameter of this module. Throws InvalidArgument if `name` is taken, is empty or has a dot, or if files
-  // store the parameter transposed and the parameter is not a matrix.
+  // Makes a new parameter of this module. Throws InvalidArgument if `name` is already in use, is empty or has a dot, or
+  // if `in_files` is FileLayout::transposed and the parameter is not a matrix.
   Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
                             FileLayout in_files = FileLayout::as_it_is) const;
-  // Registers another module's parameter under a name of this module, so both modules share the parameter. The module
-  // that made the parameter decides its layout in files; `in_files` applies only if the saved tree does not contain the
-  // module that made the parameter.
+  // Registers another module's parameter under a name of this module, so both modules share the parameter. Files store
+  // the parameter in the layout that was given when the parameter was made. `in_files` is used only if the saved module
+  // tree does not contain the module that made the parameter.
   Tensor share_parameter(std::string_view name, const Tensor& parameter,
                          FileLayout in_files = FileLayout::as_it_is) const;
-  // Registers `child` under `name` and returns the child, so a class can initialise its member with the call.
+  // Registers `child` under `name` and returns the child, so a class can initialise a member with the result of
+  // register_module().
   template <typename M>
   M register_module(std::string_view name, M child) const {
     add_child(name, child);

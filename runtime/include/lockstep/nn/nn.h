@@ -15,7 +15,8 @@
 
 namespace lockstep::nn {
 
-// The layers ReLU, Tanh, GELU and Dropout have no parameters, and compute each element on its own.
+// The layers ReLU, Tanh, GELU and Dropout have no parameters, and compute each element of the output from one element
+// of the input.
 
 class LOCKSTEP_API ReLU : public Module {
  public:
@@ -27,7 +28,7 @@ class LOCKSTEP_API Tanh : public Module {
   Tensor forward(const Tensor& x) override { return tanh(x); }
 };
 
-// GELU computes GELU's tanh approximation, as GPT-2 does.
+// GELU computes the tanh approximation of the GELU function, as GPT-2 does.
 class LOCKSTEP_API GELU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return gelu(x); }
@@ -75,7 +76,7 @@ class LOCKSTEP_API Linear : public Module {
 // Embedding is a table of vectors that are looked up by index.
 
 // Embedding maps i64 indices of shape [...] to vectors of shape [..., channels]. Embedding's parameter is `weight`
-// [rows, channels], which is initialised by default from a normal distribution with deviation 1.
+// [rows, channels], which is initialised by default from a normal distribution with mean 0 and standard deviation 1.
 class LOCKSTEP_API Embedding : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t channels, const Init& init = Init::normal(1.0f));
@@ -113,8 +114,8 @@ class LOCKSTEP_API LayerNorm : public Module {
 class LOCKSTEP_API Sequential : public Module {
  public:
   Sequential() = default;
-  // Makes a Sequential of layers. If the only argument is a Sequential, the constructor copies it; use append() to nest
-  // a Sequential.
+  // Makes a Sequential of layers. If the only argument is a Sequential, the constructor makes a copy of that
+  // Sequential; use append() to nest a Sequential in another.
   template <typename First, typename... Rest>
   requires std::is_base_of_v<Module, std::decay_t<First>> &&
       (sizeof...(Rest) > 0 || !std::is_same_v<Sequential, std::decay_t<First>>)explicit Sequential(First&& first,
@@ -148,14 +149,15 @@ struct TransformerOptions {
   std::int64_t channels = 128;
   std::int64_t heads = 4;  // number of heads, a divisor of `channels`
   float dropout = 0.1f;    // dropout probability of the values that each branch adds to the residual stream
-  // The standard deviation of the initial weights. The weights of projections into the residual stream begin with the
-  // deviation `deviation` / sqrt(2 * layers).
+  // The standard deviation of the initial weights. The initial weights of the Linear layers that write into the
+  // residual stream have the standard deviation `deviation` / sqrt(2 * layers).
   float deviation = 0.02f;
   std::int64_t layers = 1;
 };
 
 // CausalSelfAttention computes causal multi-head self-attention, from an input [B, T, C] to an output [B, T, C]. The
-// children of CausalSelfAttention are the Linear layers `qkv` (C to 3C) and `project` (C to C).
+// children of CausalSelfAttention are two Linear layers: `qkv`, from C to 3C channels, and `project`, from C to C
+// channels.
 class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);

@@ -26,21 +26,21 @@ class ShardedUpdate;
 namespace lockstep::optim {
 
 // ParameterGroup is a list of parameters that share one weight decay. An optimizer that is made from groups ignores the
-// weight decay of its options; a group that sets no weight decay has a weight decay of 0.
+// weight_decay in its options; a group that sets no weight decay has a weight decay of 0.
 struct ParameterGroup {
   std::vector<Tensor> parameters = {};
   double weight_decay = 0;  // 0 or more
 };
 
-// Returns the two groups that are usual for AdamW. The first group has the parameters of two dimensions or more
-// (matrices) and `weight_decay`; the second group has the other parameters (biases, gains) and no weight decay. A group
-// may be empty.
+// Returns `parameters` in the two groups that are usual for AdamW, with and without weight decay. The first group has
+// the parameters of two dimensions or more (matrices) and `weight_decay`; the second group has the other parameters
+// (biases, gains) and no weight decay. A group may be empty.
 LOCKSTEP_API std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters, double weight_decay);
 
 // NamedState is one tensor of an optimizer's state with PyTorch's name, such as "exp_avg" of parameters()[3]; snapshots
-// save NamedStates. The tensor of a NamedState is on the parameter's device and as large as the parameter. With
-// DdpOptions::shard the tensor of a NamedState is flat and as large as this rank's shard of the parameter. Counts (i64
-// [1]) stay on the host.
+// save NamedStates. The tensor of a NamedState is on the parameter's device and has as many elements as the parameter.
+// With Shard::optimizer (see DdpOptions::shard) the tensor is one-dimensional, and has as many elements as this rank's
+// shard of the parameter. Counts (i64 [1]) stay on the host.
 struct NamedState {
   std::string name;
   std::size_t parameter = 0;
@@ -52,9 +52,10 @@ struct NamedState {
 // if a parameter is undefined, is listed twice or doesn't require a gradient, or if a setting is out of its range.
 //
 // For the parameters of a DistributedDataParallel with DdpOptions::shard, an optimizer holds only the state of this
-// rank's shard. With shards every step() is collective and throws the group's errors; later calls of step() throw the
-// first error again. With shards the constructor throws InvalidArgument if another optimizer has parameters of the
-// DistributedDataParallel, or if only some of the optimizer's parameters belong to the DistributedDataParallel.
+// rank's shard. With Shard::optimizer each step() is collective and throws the group's errors; after an error, later
+// calls of step() throw the first error again. With Shard::optimizer the constructor throws InvalidArgument if another
+// optimizer already has parameters of the DistributedDataParallel, or if only some of the optimizer's parameters belong
+// to the DistributedDataParallel.
 class LOCKSTEP_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -64,10 +65,11 @@ class LOCKSTEP_API Optimizer {
   // Updates every parameter that has a gradient, and logs the learning rate as "lr" (metrics/metrics.h). The update
   // does not change gradients.
   //
-  // Throws InvalidArgument if a parameter or its gradient is not on the device of the optimizer's state. With shards,
-  // step() also throws InvalidArgument if step() is called twice after one backward, or between micro-batches. With
-  // shards, step() also throws InvalidArgument if the DistributedDataParallel was made after the optimizer, or is
-  // destroyed. A step() that throws InvalidArgument leaves parameters, state and steps() unchanged.
+  // Throws InvalidArgument if a parameter or its gradient is not on the device of the optimizer's state. With
+  // Shard::optimizer, step() also throws InvalidArgument if step() is called twice after one backward, or between
+  // micro-batches. With Shard::optimizer, step() also throws InvalidArgument if the DistributedDataParallel was made
+  // after the optimizer, or has been destroyed. A step() that throws InvalidArgument leaves parameters, state and
+  // steps() unchanged.
   void step();
   // Drops all gradients (Tensor::clear_grad). The memory of the gradients stays allocated, and the next backward
   // overwrites the memory.
@@ -78,15 +80,15 @@ class LOCKSTEP_API Optimizer {
   // not finite.
   void set_learning_rate(double rate);
   // steps() returns how many times step() was called; snapshots restore the number with set_steps(). If an optimizer
-  // needs a count per parameter, the counts are tensors in state().
+  // counts the updates of each parameter, the counts are tensors in state().
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   const std::vector<Tensor>& parameters() const { return parameters_; }
   double weight_decay(std::size_t index) const { return weight_decay_[index]; }
   // Returns the optimizer's name: "AdamW".
   virtual std::string name() const = 0;
-  // Returns the settings of the constructor, except the learning rate and weight decays, under PyTorch's names.
-  // PyTorch's `betas` are two settings, "beta1" and "beta2".
+  // Returns the settings that the constructor was given, except the learning rate and the weight decays, under
+  // PyTorch's names. PyTorch's setting `betas` is returned as two settings, "beta1" and "beta2".
   virtual std::vector<std::pair<std::string, double>> settings() const = 0;
   // Returns the tensors of the optimizer's state, in a fixed order. A snapshot saves the tensors of state(), and
   // restores the state by copying saved values into the tensors.
@@ -95,16 +97,18 @@ class LOCKSTEP_API Optimizer {
  protected:
   Optimizer(std::vector<ParameterGroup> groups, double learning_rate);
   // Updates parameter number `index`; step() has checked that the gradient exists and is on the right device. With
-  // shards, `parameter` and `gradient` are flat views of this rank's shard, which may have 0 elements, so the update
-  // must treat each element on its own. An update() must not throw, because half a step can't be undone.
+  // Shard::optimizer, `parameter` and `gradient` are one-dimensional views of this rank's shard, which may have 0
+  // elements, so update() must update each element independently of the others. An update() must not throw, because a
+  // step that has updated only some parameters can't be undone.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
-  // Returns one tensor of zeros for each parameter, as large as the argument `parameter` that update() gets.
+  // Returns one tensor of zeros for each parameter, with the shape of the argument `parameter` that update() gets.
   std::vector<Tensor> zeros_like_parameters();
 
  private:
   void check(std::size_t index) const;
   void require_own_shards() const;
-  // Returns this rank's shard of `whole`, which is a parameter or a gradient; without shards, returns `whole`.
+  // Returns this rank's shard of `whole`, which is a parameter or a gradient; without Shard::optimizer, returns
+  // `whole`.
   Tensor own_part(std::size_t index, const Tensor& whole) const;
   void update_own_part(std::size_t index);
 
@@ -156,8 +160,8 @@ struct AdamWOptions {
 };
 
 // AdamW updates a weight w as torch.optim.AdamW does: first w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) +
-// epsilon). The bias corrections of m^ and v^ count the parameter's own updates, so a parameter whose first gradient
-// comes late begins like a new parameter.
+// epsilon), where m^ and v^ are the bias-corrected moments of the gradient. The bias corrections use the number of
+// updates of the parameter itself, so a parameter whose first gradient comes late begins like a new parameter.
 class LOCKSTEP_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
@@ -178,7 +182,8 @@ class LOCKSTEP_API AdamW final : public Optimizer {
 
 // Clipping by the global norm.
 
-// GradNorm is a norm of gradients. On a device GradNorm::value() waits for the device's stream.
+// GradNorm is a norm of gradients. If the norm is on a GPU, GradNorm::value() blocks the host until the work in the
+// GPU's stream is done.
 class LOCKSTEP_API GradNorm {
  public:
   explicit GradNorm(Tensor norm) : norm_(std::move(norm)) {}
@@ -190,9 +195,9 @@ class LOCKSTEP_API GradNorm {
   Tensor norm_;  // the norm as one float64
 };
 
-// Returns the 2-norm of the vector of all existing gradients, computed in double. On the CPU each parameter's sum of
-// squares is exact and rounded once. Equal gradients thus give a norm with equal bits on every rank, also with
-// shards (DdpOptions::shard).
+// Returns the 2-norm of the vector of all existing gradients, computed in double. On the CPU the sum of the squares of
+// each parameter's gradient is computed exactly and rounded once. If all ranks have equal gradients, grad_norm() thus
+// returns equal bits on every rank, even if the gradients are sharded (DdpOptions::shard).
 //
 // With sharded gradients grad_norm() is collective and throws the group's errors. Throws InvalidArgument if the
 // parameters are on several devices, if only some of the gradients are sharded, or if an optimizer's step has already
@@ -203,9 +208,9 @@ LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 // CPU this norm is logged as "grad_norm" (metrics/metrics.h).
 //
 // On the CPU, throws Error and changes nothing if the norm is not finite; the message names the position of the first
-// parameter whose gradient is not finite. On a device, a norm that is not finite sets all gradients to 0, and the next
-// call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0, and in all cases in
-// which grad_norm() throws InvalidArgument.
+// parameter whose gradient is not finite. On a device, if the norm is not finite, clip_grad_norm() sets all gradients
+// to 0, and the next call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0,
+// and in all cases in which grad_norm() throws InvalidArgument.
 LOCKSTEP_API GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm);
 
 }  // namespace lockstep::optim

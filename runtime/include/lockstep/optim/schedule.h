@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedule computes the learning rate from the number of the step, for an optimizer of any engine. The whole
-// implementation is in this header.
+// Schedule computes the learning rate of a step from the step's number, for an optimizer of lockstep, LibTorch or any
+// other library. The whole implementation is in this header.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Schedule {
 
   // Returns the learning rate at a step. In the warm-up (step < warmup) the learning rate is peak * (step + 1) /
   // warmup; a step below 0 counts as step 0. Throws InvalidArgument for a step after the warm-up if `total` is not
-  // above `warmup`, because the learning rate would then always be `floor` after the warm-up.
+  // above `warmup` and `decay` is not Decay::none.
   double operator()(std::int64_t step) const {
     step = std::max<std::int64_t>(step, 0);
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);

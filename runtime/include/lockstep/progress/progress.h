@@ -6,16 +6,17 @@
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
-// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere a new line is printed every 2 s.
-// LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines. After the loop a summary shows
-// the bar's numbers for the whole loop.
+// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere a new line is printed every 2 s. The
+// environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines. After the
+// loop a summary shows the bar's numbers for the whole loop.
 //
-// The bar's loss and samples count all ranks, and come from DistributedDataParallel::last_batch(). On the CPU the bar
-// shows the loss of the finished step; on a device, the loss of an earlier step, known without a wait. The bar does not
-// count steps before the loop, so a loop that only evaluates shows no loss and no communication.
+// The bar's loss and number of samples are those of all ranks together, and come from
+// DistributedDataParallel::last_batch(). On the CPU the bar shows the loss of the step that has just finished; on a
+// device, the bar shows the loss of an earlier step that the host knows without waiting. The bar shows only steps
+// within the loop, so a loop that only evaluates shows no loss and no communication.
 //
-// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); later loops have
-// no iterations.
+// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); after that, further loops
+// have no iterations.
 //
 // Threads: a bar belongs to one thread. A bar never waits for another rank or for a device.
 #pragma once
@@ -45,8 +46,8 @@ struct ProgressStep {
   const trace::StepRecord* record = nullptr;  // valid during the call
 };
 
-// TellsSteps is the concept of a DistributedDataParallel, from lockstep or lockstep::libtorch, whose functions a
-// progress bar calls.
+// TellsSteps is the concept of a type that has the functions of DistributedDataParallel (lockstep's or
+// lockstep::libtorch's) that a progress bar calls.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
@@ -69,8 +70,8 @@ class LOCKSTEP_API Progress {
   // Adds a step to the bar; the program calls step() after each step. Each step() reads the clock, and the bar is drawn
   // at most 10 times a second.
   void step(const ProgressStep& step);
-  // Adds a step from ddp's state. If a step has several micro-batches, only the call after the last micro-batch adds
-  // the loss to the bar.
+  // Adds a step from ddp's state. If a step has several micro-batches, and step() is called after each micro-batch,
+  // only the call after the last micro-batch adds the loss to the bar.
   template <TellsSteps Ddp>
   void step(const Ddp& ddp) {
     step(ddp.last_batch(), ddp.last_step());
@@ -91,15 +92,15 @@ struct ProgressOptions {
   // The number of steps of the loop. The default of `total` is the loader's batches_in_pass(), if the loader has this
   // function. If the number of steps is unknown, the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // If true, the loop only evaluates, and has no backward. A rank that was asked to stop, or whose process got a signal
-  // (StopView::this_rank), leaves an evaluating loop before its next batch. After an evaluating loop the ranks agree to
-  // stop in Metrics::result().
+  // If true, the loop only evaluates the model, and never calls backward(). In a loop that evaluates, a rank that was
+  // asked to stop, or whose process got a signal, ends the loop before the next batch (StopView::this_rank). After such
+  // an early end of an evaluation the ranks agree to stop when they call Metrics::result().
   bool evaluates = false;
 };
 
-// ProgressRange is a range for a range-for loop over one epoch of a loader, under a progress bar. The range calls
-// after_step(bar) after each run of the loop's body. Before each run of the body the range calls is_over(), and ends
-// the loop if is_over() returns true.
+// ProgressRange is the range of a range-for loop that runs over one epoch of a loader and draws a progress bar. The
+// range calls after_step(bar) after each run of the loop's body. Before each run of the body the range calls is_over(),
+// and ends the loop if is_over() returns true.
 template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
@@ -153,7 +154,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
-// Returns the number of samples in a batch over all ranks, or 0 if the number is not known.
+// Returns the number of samples that all ranks together have in one batch, or 0 if the number is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
   if constexpr (requires { loader.sampler().global_batch(); }) return loader.sampler().global_batch();
@@ -162,7 +163,7 @@ std::int64_t samples_of(const Loader& loader) {
 
 }  // namespace detail
 
-// Returns a range over `loader`, for a range-for loop under a progress bar that shows ddp's loss and times. `loader` is
+// Returns a range over `loader`, for a range-for loop with a progress bar that shows ddp's loss and times. `loader` is
 // any object with begin() and end(), and must outlive the loop.
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
@@ -171,16 +172,17 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
   return ProgressRange(
       loader, std::move(bar),
       [&ddp, evaluates = options.evaluates, samples = detail::samples_of(loader)](Progress& it) {
-        // An evaluation adds no records of ddp, because a device may still deliver records of earlier training steps.
+        // In an evaluation the bar reads no records from ddp, because the device may still deliver records of earlier
+        // training steps.
         evaluates ? it.step({.samples = samples}) : it.step(ddp);
       },
       [&ddp, evaluates = options.evaluates] {
         return ddp.should_stop() || (evaluates && should_stop(*ddp.group(), StopView::this_rank));
       });
 }
-// Returns a range over `loader`, for a range-for loop under a progress bar without a model. The bar shows the steps and
-// the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The range-for loop
-// ends after all ranks of the group have agreed to stop.
+// Returns a range over `loader`, for a range-for loop with a progress bar that belongs to no model. The bar shows the
+// steps and the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The
+// range-for loop ends after all ranks of the group have agreed to stop.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
