@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Roster lists the members of a job, which are its processes. When the ranks meet, they exchange the roster once,
-// through the store.
+// Roster lists the members of a job; each process of the job is a member. When the ranks of a job first meet, the ranks
+// exchange the roster once, through the key-value store.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct LOCKSTEP_API Member {
   int pid = 0;
   std::string host;     // name of the host, for people
   std::string boot_id;  // equal for two members exactly if they share a kernel
-  // The name of the member's network (base/host.h). Two members that share a kernel also share a network exactly if
+  // The name of the member's network (base/host.h). Two members that share a kernel also share a network if and only if
   // their values of `network` are equal.
   std::string network = {};
   std::string group = {};  // name of the group that this roster belongs to; empty: the job's group
@@ -32,8 +32,8 @@ struct LOCKSTEP_API Member {
   std::string describe() const;
 };
 
-// Roster holds the members of a group, indexed by their rank in the group. Member::rank is the rank in the job, also in
-// a group that was made from another group.
+// Roster holds the members of a group, indexed by their rank in the group. Member::rank is always the rank in the whole
+// job, even if the roster's group was made from another group.
 using Roster = std::vector<Member>;
 
 // Returns a text for messages, such as "rank 2", "ranks 0, 2 and 3" or "ranks 4-7". `ranks` must be ascending.
@@ -47,8 +47,9 @@ LOCKSTEP_API std::string describe_members(const Roster& roster);
 LOCKSTEP_API int count_hosts(const Roster& roster);
 LOCKSTEP_API std::string describe_hosts(const Roster& roster);
 
-// Returns the ranks of the roster's group that run on the host of `rank`, in ascending order. In the job's group the
-// position of `rank` in the returned list is its local rank, unless the launcher set another local rank.
+// Returns the ranks of the roster's group that run on the same host as `rank`, in ascending order. In the group of the
+// whole job, the position of `rank` in the returned list is the local rank of `rank`, unless the launcher has set
+// another local rank.
 LOCKSTEP_API std::vector<int> ranks_beside(const Roster& roster, int rank);
 // Returns the index of the host on which `rank` runs; hosts are numbered in the order of their lowest ranks.
 LOCKSTEP_API int host_index(const Roster& roster, int rank);

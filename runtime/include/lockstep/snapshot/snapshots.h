@@ -13,17 +13,17 @@
 //   }
 //   return ddp.exit_code();                 // 75 after a signal: run the command again
 //
-// Collective: restore(), save(), save_if_best() and load_best_model() are collective. A step() that saves values or
-//   shards of each rank is also collective.
+// Collective: restore(), save(), save_if_best() and load_best_model() are collective. A call of step() is collective if
+//   it saves values that differ by rank, or shards.
 // Threads: a BasicSnapshots object belongs to the thread that trains. A background thread writes the snapshot's files
 //   while training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
-//   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write its
-//   snapshot, save() throws like on_rank0().
+//   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write the
+//   snapshot, save() throws on every rank the errors that on_rank0() throws.
 //
-// A snapshot is a folder, run7/step-..., which is either complete or absent. The costs and failures of
-// snapshots are described in docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The
-// reasons are in docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md.
+// A snapshot is a folder, such as run7/step-..., which is either complete or does not exist. The costs and failures of
+// snapshots are described in docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The reasons are
+// in docs/adr/0033-a-snapshot-is-written-by-one-rank-and-read-by-whoever-has-it.md.
 #pragma once
 
 #include <concepts>
@@ -66,15 +66,16 @@ struct SnapshotTensor {
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape = {};  // the shape of the whole tensor
   // The tensor's bytes, row-major, on the host. If `is_copy` is true, `bytes` is a copy that was made for the snapshot.
-  // If `is_copy` is false, the program computes with `bytes`, and the snapshot copies `bytes` at once. If
-  // `only_optimizers_write` is true, the snapshot copies `bytes` after the step and before the next backward ends.
+  // If `is_copy` and `only_optimizers_write` are false, the program may change `bytes` at any time, so the snapshot
+  // copies `bytes` at once. If `only_optimizers_write` is true, the snapshot copies `bytes` between the end of the step
+  // and the end of the next backward.
   std::span<const std::byte> bytes = {};
-  // The owner of the memory of `bytes`, which the snapshot keeps alive until it has copied `bytes`.
+  // The owner of the memory of `bytes`; the snapshot keeps the owner alive until the snapshot has copied `bytes`.
   std::shared_ptr<const void> owner = nullptr;
   bool is_copy = false;
   bool only_optimizers_write = false;
-  // If true, `bytes` is a matrix [columns, rows] that the file stores transposed. A shard of a matrix is always stored
-  // in memory order.
+  // If true, `bytes` is a matrix [columns, rows] that the file stores transposed. A shard of such a matrix is not
+  // transposed: the file stores a shard's elements in memory order.
   bool is_transposed = false;
   // The range of the tensor's elements that `bytes` holds in a sharded item; the range may be empty. The shards of all
   // ranks together are the whole tensor. If `shard` is nullopt, every rank has the whole tensor.
@@ -82,9 +83,9 @@ struct SnapshotTensor {
   // The function that returns the tensor's version, a number that changes with every write to the tensor. If `version`
   // is null, writes are not counted.
   std::function<std::uint64_t()> version = nullptr;
-  // The names of a tied tensor in addition to `name`; the list is empty in a sharded item. The file of the item has a
-  // tied tensor's bytes under each of its names. A tied tensor is restored from any of its names; if a snapshot has
-  // several of these names, their tensors must have equal bits.
+  // The names of a tied tensor in addition to `name`; the list is empty in a sharded item. The item's file has the
+  // bytes of a tied tensor under each of the tensor's names. A restore() reads a tied tensor under any of the tensor's
+  // names; if the snapshot has several of these names, the bytes under these names must be equal.
   std::vector<std::string> other_names = {};
 
   std::vector<std::string> names() const {
@@ -94,8 +95,8 @@ struct SnapshotTensor {
   }
 };
 
-// RestoreOptions says which differences restore() accepts. The log of restore() lists the snapshot's items that the
-// program has not added.
+// RestoreOptions says which differences restore() accepts. A restore() logs the names of the items that the snapshot
+// has but the program has not added.
 struct RestoreOptions {
   // If true, the snapshot may lack some of the program's state. State that the snapshot lacks keeps the value that the
   // program has set.
@@ -120,7 +121,7 @@ class LOCKSTEP_API SavedItem {
   virtual const std::map<std::string, Entry>& tensors() const = 0;
   // Reads all elements of a tensor, in the file's row-major order; the size of `destination` must be the tensor's size
   // in bytes. The call of read() is collective, and allowed only in SnapshotItem::load(): all ranks must read the
-  // tensors in one order.
+  // tensors in the same order.
   virtual void read(const std::string& tensor, std::span<std::byte> destination) = 0;
 };
 
@@ -130,7 +131,8 @@ class LOCKSTEP_API SavedItem {
 class LOCKSTEP_API SnapshotItem {
  public:
   virtual ~SnapshotItem() = default;
-  // Returns the item's type, such as "AdamW". A restore() throws if the snapshot's item has another type.
+  // Returns the item's type, such as "AdamW". A restore() throws if the snapshot's item of the same name has another
+  // type.
   virtual std::string type() const = 0;
   // Returns the item's values that may change in a step. Snapshots call values() at the end of each step, because any
   // step may turn out to be the last step.
@@ -152,9 +154,10 @@ class LOCKSTEP_API SnapshotItem {
 // missing and unexpected tensors. Implementations of SnapshotItem::check() call check_tensors().
 LOCKSTEP_API void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wanted,
                                 const RestoreOptions& options);
-// Throws InvalidArgument if `different` is not empty. Throws InvalidArgument if names are `missing` from the snapshot,
-// or `unexpected` by the program, and `options` do not allow these names. The exception's message lists the names and
-// the texts in `different`. Implementations of SnapshotItem::check() call check_names().
+// Throws InvalidArgument if `different` is not empty. Also throws InvalidArgument if `missing` has names (of state that
+// the snapshot lacks) or `unexpected` has names (of state that the program lacks), unless `options` allows these names.
+// The exception's message lists all these names, and the texts in `different`. Implementations of SnapshotItem::check()
+// call check_names().
 LOCKSTEP_API void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
                               const std::vector<std::string>& different, const RestoreOptions& options);
 // Returns the first name in `names` under which `saved` has a tensor, or nullopt if `saved` has no tensor of these
@@ -179,7 +182,7 @@ struct SnapshotOptions {
   // If true, the higher of two values given to save_if_best() is the better value.
   bool higher_is_better = false;
   // If true, and a rank dies or another error ends the run, a surviving rank saves the last finished step from its
-  // memory to its own disk. With `rescue` the death of a rank loses no finished step. The surviving rank saves the step
+  // memory to its own disk. With `rescue` no finished step is lost if a rank dies. The surviving rank saves the step
   // before its process ends, or while an exception unwinds the BasicSnapshots object. For a rescue, each step() copies
   // the state that a forward changes in place, such as running statistics.
   //
@@ -188,8 +191,8 @@ struct SnapshotOptions {
   bool rescue = true;
   // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). With `stop_on_signals` a SIGTERM, SIGINT or
   // SIGUSR1 on any rank ends the training on all ranks, after a step that all ranks agree on. The snapshot of the last
-  // step is saved by step(), or, if the ranks agree in an evaluation, by the destructor of BasicSnapshots. Under
-  // `lockstep run` the launcher also waits until a rescue has finished.
+  // step is saved by step(), or, if the ranks agree to stop during an evaluation, by the destructor of BasicSnapshots.
+  // Under `lockstep run` the launcher also waits until a rescue has finished.
   bool stop_on_signals = true;
   RestoreOptions restore = {};
 };
@@ -199,7 +202,7 @@ using checkpoint::AtAnotherSize;
 // RestoredSnapshot describes the snapshot from which a run resumed.
 struct RestoredSnapshot {
   std::int64_t step = 0;
-  // The path of the snapshot's folder on the disk of the rank `rank`.
+  // The path of the snapshot's folder on the disk of the rank with the number `rank`.
   std::filesystem::path path;
   int rank = 0;
   // The number of ranks in the run that wrote the snapshot.
@@ -217,7 +220,7 @@ concept Snapshotable =
     SnapshotScalar<T> || std::same_as<T, std::string> || std::same_as<T, std::vector<std::int64_t>> ||
     std::same_as<T, std::vector<double>> || std::same_as<T, std::vector<std::string>>;
 
-// HasPosition is the concept of a loader or a sampler, which has a position in the data.
+// HasPosition is the concept of a loader or a sampler whose position in the data a snapshot can store.
 template <typename T>
 concept HasPosition = requires(T& source, const T& constant, const data::SamplerState& state) {
   { constant.state() } -> std::convertible_to<data::SamplerState>;
@@ -231,7 +234,7 @@ class LOCKSTEP_API BasicSnapshots {
   BasicSnapshots& operator=(const BasicSnapshots&) = delete;
 
   // Adds an item. `name` must be unique and consist of letters, digits, '_', '-' and '.'; the name "model" belongs to
-  // the model. All ranks must add equal items in one order, before restore() is called. Throws InvalidArgument if
+  // the model. All ranks must add equal items in the same order, before restore() is called. Throws InvalidArgument if
   // restore() was called before, or if `name` is not valid.
   void add(std::string_view name, std::shared_ptr<SnapshotItem> item);
   // Adds a value of the program that is equal on all ranks; the snapshot stores rank 0's value. `value` outlives
@@ -240,15 +243,15 @@ class LOCKSTEP_API BasicSnapshots {
   void add(std::string_view name, T& value) {
     add(name, value_item(pointer_to(value)));
   }
-  // Adds a value that differs by rank. `value` outlives this object. No other rank has the value of a rank that dies.
-  // After a rank has died, the job therefore resumes from the last saved step, unless at_another_size is
-  // AtAnotherSize::drop. With AtAnotherSize::drop a rescue saves only the value of the rescuing rank, and the other
-  // ranks keep the value that the program sets.
+  // Adds a value that differs by rank. `value` outlives this object. If a rank dies, the rank's value is lost, because
+  // no other rank has a copy of this value. After a rank has died, the job therefore resumes from the last saved step,
+  // unless at_another_size is AtAnotherSize::drop. With AtAnotherSize::drop a rescue saves only the value of the
+  // rescuing rank, and the other ranks keep the value that the program sets.
   template <Snapshotable T>
   void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
     add_per_rank(name, value_item(pointer_to(value)), at_another_size);
   }
-  // Adds the position in the data of `source`, which is a loader or a sampler. `source` outlives this object.
+  // Adds the position that `source`, a loader or a sampler, has in the data. `source` outlives this object.
   template <HasPosition T>
   void add(std::string_view name, T& source) {
     add(name, position_item([&source] { return data::SamplerState(source.state()); },
@@ -266,19 +269,19 @@ class LOCKSTEP_API BasicSnapshots {
   // InvalidArgument if another job uses the folder, or if the disk has no room for one snapshot. A restore() that
   // throws InvalidArgument has changed nothing. Throws PeerLost and the other errors of the group if the group fails.
   std::optional<RestoredSnapshot> restore();
-  // Ends a step of training. Every rank must call step() after the parameters, and all state that belongs to them, are
-  // written. Every SnapshotOptions::every steps, step() saves a snapshot while training continues. After the step at
-  // which all ranks have agreed to stop, step() saves a snapshot before it returns. The snapshot has the state at the
-  // call of step(); rank 0 writes the snapshot to its own disk. If the previous snapshot is still being written, the
-  // new snapshot is left out, and the log says so.
+  // Ends a step of training. Every rank must call step() after the optimizers have updated the parameters, and after
+  // the program has updated all other items of the snapshot. Every SnapshotOptions::every steps, step() saves a
+  // snapshot while training continues. After the step at which all ranks have agreed to stop, step() saves a snapshot
+  // before it returns. The snapshot has the state at the call of step(); rank 0 writes the snapshot to its own disk. If
+  // the previous snapshot is still being written, step() saves no new snapshot, and logs a message.
   //
-  // A step() that saves is collective if an item has a value for each rank, or is sharded (DdpOptions::shard). With a
-  // sharded item each rank writes its shard to its own disk, and rank 0 also writes all other state. With a sharded
-  // item the new snapshot is left out if any rank is still writing the previous snapshot. A run with any number of
-  // ranks, with or without shards, can resume from a snapshot of shards.
+  // A step() that saves a snapshot is collective if an item has a separate value on each rank, or is sharded
+  // (DdpOptions::shard). If an item is sharded, each rank writes its own shard to its own disk, and rank 0 also writes
+  // all other state. If an item is sharded, step() saves no new snapshot while any rank is still writing the previous
+  // snapshot. A run with any number of ranks, with or without shards, can resume from a snapshot of shards.
   //
-  // Throws InvalidArgument before restore(). A backward that adds to gradients from before a step(), or from before a
-  // save, throws InvalidArgument, because snapshots have no gradients.
+  // Throws InvalidArgument before restore(). A backward throws InvalidArgument if it adds to gradients that were
+  // computed before the last step() or save, because snapshots do not store gradients.
   void step();
   // Saves a snapshot of this step in the background, as step() does every SnapshotOptions::every steps.
   void save_behind(std::string_view reason);
@@ -290,22 +293,23 @@ class LOCKSTEP_API BasicSnapshots {
   // step counts as better, and a NaN is never one of the best values. If the step already has a snapshot, the existing
   // snapshot gets the value. Only save_if_best() gives values to snapshots. Throws InvalidArgument if keep_best is 0.
   bool save_if_best(double value);
-  // Restores only the model, from the snapshot that has the best value of the snapshots on any rank's disk. Returns
+  // Restores only the model, from the snapshot that has the best value among the snapshots on all ranks' disks. Returns
   // nullopt if no snapshot has a value. The call of load_best_model() is collective; a program calls it after the
   // training. After load_best_model() has restored the model, step() and save() throw InvalidArgument. Throws the
   // errors that restore() throws, but skips a damaged snapshot.
   std::optional<RestoredSnapshot> load_best_model();
-  // Waits on rank 0 until the snapshot that is being written is durable, or until its failure is logged. Other ranks
-  // return at once. If an item is sharded, wait() and the destructor are collective, because the ranks finish their
-  // files together. Throws PeerLost and the other errors of the group.
+  // On rank 0, waits until the snapshot that is being written is durable, or until the failure to write the snapshot is
+  // logged. Other ranks return at once. If an item is sharded, wait() and the destructor are collective, because the
+  // ranks finish their files together. Throws PeerLost and the other errors of the group.
   void wait();
 
  protected:
-  // Steps holds the functions of a DistributedDataParallel that BasicSnapshots calls.
+  // Steps holds those functions of a DistributedDataParallel that a BasicSnapshots calls.
   struct Steps {
     std::function<std::int64_t()> count;
     std::function<void(std::int64_t)> set;
-    // Makes each synchronised backward run an action at its end, before the program's optimizers write the parameters.
+    // Makes each synchronised backward run an action when the backward ends, before the program's optimizers write the
+    // parameters.
     std::function<void(std::function<void()>)> before_update;
     // Makes the next backward that adds to earlier gradients run an action when the backward begins.
     std::function<void(std::function<void()>)> before_accumulate;
@@ -315,9 +319,9 @@ class LOCKSTEP_API BasicSnapshots {
     // no buffers.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };
-  // Follows another DistributedDataParallel, whose module is an item, and saves its number of steps as `name`. With
-  // follow() a rescue can tell whether a rank died while the followed network's optimizer was writing, or between
-  // steps. Subclasses call follow() before restore().
+  // Makes snapshots also save the number of steps of another DistributedDataParallel, under the name `name`; the module
+  // of this DistributedDataParallel must be an item. With follow() a rescue can tell whether a rank died while the
+  // followed network's optimizer was writing, or between steps. Subclasses call follow() before restore().
   void follow(std::string_view name, Steps steps);
   BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
                  const SnapshotOptions& options);
@@ -339,8 +343,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::unique_ptr<Impl> impl_;
 };
 
-// Throws InvalidArgument, whose message says that the snapshot's number `name` is out of the range of the
-// program's type.
+// Throws InvalidArgument, whose message says that the number that the snapshot stores as `name` is out of the range of
+// the type of the program's variable.
 [[noreturn]] LOCKSTEP_API void refuse_snapshot_number(std::string_view name);
 
 template <typename T>

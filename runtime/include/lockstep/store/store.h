@@ -3,7 +3,7 @@
 //
 // Store has the operations of PyTorch's Store, except queues, append, multi_set and barrier, which lockstep does not
 // need. Store avoids the traps of PyTorch's Store that are described in proto/PROTOCOL.md. Keys and values are bytes. A
-// Store knows nothing about ranks; only the code that uses the Store knows ranks (rendezvous/join.h).
+// Store knows nothing about ranks; the code that uses a Store chooses the keys of each rank (rendezvous/join.h).
 //
 // Threads: any thread may call any function of a Store at any time. A call on one thread never delays a call
 //   on another thread.
@@ -61,13 +61,13 @@ class LOCKSTEP_API Store {
   void wait(std::span<const std::string> keys, const Deadline& deadline) { multi_get(keys, deadline); }
   // Returns the number of stored keys.
   virtual std::int64_t num_keys() = 0;
-  // Returns the stored keys, sorted. The list of keys is for people who look for a fault; other ranks may change the
+  // Returns the stored keys, sorted. The list of keys is meant for debugging, because other ranks may add and erase
   // keys at any time.
   virtual std::vector<std::string> list_keys() = 0;
 
   // Ends all waits for keys; a program calls stop_waiting() when the awaited keys will never arrive. After
-  // stop_waiting() every call, including a call that already waits, returns the values that exist or throws Timeout at
-  // once. A call of stop_waiting() doesn't block, and can't be undone.
+  // stop_waiting() every call that needs keys, including a call that is already waiting, returns at once if the keys
+  // exist, and otherwise throws Timeout at once. A call of stop_waiting() doesn't block, and can't be undone.
   virtual void stop_waiting() = 0;
 
   // Returns the store's address, for messages: "tcp 127.0.0.1:41233".

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // try_kernels() compares a device's kernels with the CPU's kernels: both run every operation once, on a little data.
-// `lockstep doctor` runs try_kernels() on a GPU on which lockstep's kernels have never run.
+// The command `lockstep doctor` runs try_kernels() to test a GPU on which lockstep's kernels have never run.
 #pragma once
 
 #include "lockstep/base/api.h"
