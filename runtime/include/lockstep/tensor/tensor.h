@@ -2,15 +2,15 @@
 // Tensor is a handle to typed, contiguous, row-major memory.
 //
 // Copies of a Tensor share the memory, the gradient and requires_grad, like a shared_ptr; clone() makes new memory. A
-// view (reshape, rows) shares only the memory. Tensors of dtype f32 are for computation, i64 tensors hold indices, and
-// u8 tensors hold masks.
+// view of a tensor, such as the result of view_as() or view_rows(), shares only the tensor's memory. Tensors of dtype
+// f32 are for computation, i64 tensors hold indices, and u8 tensors hold masks.
 //
 // Gradients: a leaf (a parameter) is a tensor with requires_grad that no operation made. After backward()
 //   (autograd/graph.h) a leaf's gradient is in grad(). A DistributedDataParallel places the gradients of its parameters
-//   in the Reducer's arena.
+//   in the Reducer's arena, which is the memory that all-reduces use.
 //
 // Threads: handles to different memory are independent. Only one thread at a time may use a tensor.
-// Failure: a Tensor's functions throw InvalidArgument, whose message has both shapes or dtypes.
+// Failure: a Tensor's functions throw InvalidArgument, whose message shows both shapes or both dtypes.
 #pragma once
 
 #include <array>
@@ -51,8 +51,8 @@ class LOCKSTEP_API Shape {
   // Returns the extent of dimension `dim`; a negative `dim` counts from the end. Throws InvalidArgument if the shape
   // has no dimension `dim`.
   std::int64_t operator[](std::int64_t dim) const;
-  // Returns the product of all extents except the last extent, which is the number of rows if the tensor is seen as a
-  // matrix. Returns 1 for a scalar.
+  // Returns the number of rows of a tensor that is seen as a matrix: the product of all extents except the last extent.
+  // Returns 1 for a scalar.
   std::int64_t rows() const;
   // Returns the extent of the last dimension, or 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
@@ -72,17 +72,17 @@ class LOCKSTEP_API Shape {
   std::size_t dims_ = 0;
 };
 
-// Storage is a block of memory on a device, which all tensors over the block share.
+// Storage is a block of memory on a device; several tensors may share a Storage.
 
-// Storage is a block of memory that never moves. Any thread may use a Storage; the users of a Storage must order
-// their accesses.
+// Storage is a block of memory that never moves. Any thread may use a Storage, but threads that share a Storage must
+// synchronise their accesses.
 class LOCKSTEP_API Storage {
  public:
   // Allocates uninitialised memory, 64-byte aligned. `bytes` may be 0. Throws SystemError, which names the size, if
   // memory runs out.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
-  // Makes a Storage over memory of the caller, which must stay valid until the last user of the Storage is destroyed.
-  // The Storage keeps `owner`, if given, alive.
+  // Makes a Storage from memory that the caller owns. This memory must stay valid until the last shared_ptr to the
+  // Storage is destroyed. The Storage keeps `owner`, if given, alive.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
                                          std::shared_ptr<void> owner = nullptr);
   ~Storage();
@@ -93,7 +93,8 @@ class LOCKSTEP_API Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
-  // Returns the number of counted writes to the Storage's contents; see Tensor::version().
+  // Returns how often mark_written() was called, which counts the writes to the Storage's contents; see
+  // Tensor::version().
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -121,7 +122,8 @@ class LOCKSTEP_API Tensor {
   static Tensor full(const Shape& shape, float value, DeviceId device = {});
   // Makes a tensor from a copy of `values`, which are on the host. Throws InvalidArgument if the number of values is
   // not `shape.count()`. A list of int literals, as in of({2}, {1, 0}), makes a float32 tensor. A list of std::int64_t
-  // values, such as labels, makes an int64 tensor. Tensor::indices() makes an int64 tensor of either list.
+  // values, such as labels, makes an int64 tensor. Tensor::indices() makes an int64 tensor from int literals and from
+  // std::int64_t values.
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const std::int64_t> values);
   static Tensor of(const Shape& shape, std::initializer_list<float> values);
@@ -131,8 +133,8 @@ class LOCKSTEP_API Tensor {
   }
   // Makes a tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
-  // Makes a tensor over memory of the caller, which must stay valid until the last handle to the tensor is destroyed.
-  // The tensor keeps `owner` alive.
+  // Makes a tensor from memory that the caller owns. This memory must stay valid until the last handle to the tensor is
+  // destroyed. The tensor keeps `owner` alive.
   static Tensor borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner = nullptr);
 
   bool defined() const { return impl_ != nullptr; }
@@ -189,17 +191,17 @@ class LOCKSTEP_API Tensor {
   void fill(float value) const;
   void zero() const;
   // Returns the number of writes to this tensor's memory by copy_from(), fill(), zero() and an optimizer's step,
-  // through any tensor over the memory. After a write through data(), values() or view() the program must call
-  // mark_written(), which counts the write. DistributedDataParallel compares the parameters' version() numbers over
-  // the ranks.
+  // through any tensor that shares this memory. After a write through data(), values() or view() the program must call
+  // mark_written(), which counts the write. DistributedDataParallel compares the parameters' version() numbers over the
+  // ranks.
   std::uint64_t version() const;
   void mark_written() const;
   // Returns this tensor if it is on `device` already, and a copy on `device` if it is not.
   Tensor to(DeviceId device) const;
   // Returns the tensor on the host. Waits for the tensor's device.
   Tensor cpu() const { return to({}); }
-  // Moves the tensor itself to `device`, so all its handles see the move, and drops its gradient. A graph that holds
-  // the tensor is not updated.
+  // Moves this tensor to `device` and drops its gradient; all handles to the tensor see the new memory. An autograd
+  // graph that already uses the tensor is not updated.
   void move_to(DeviceId device) const;
 
   bool requires_grad() const;
@@ -208,9 +210,9 @@ class LOCKSTEP_API Tensor {
   Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
   // Returns whether no operation made the tensor.
   bool is_leaf() const;
-  // Returns the gradient, or an undefined tensor if there is no gradient. Throws InvalidArgument after a synchronised
-  // backward with DdpOptions::shard, until clear_grad(), because each rank then has only its shard of the gradient.
-  // Only optim::grad_norm() and the optimizers read a shard of a gradient.
+  // Returns the gradient, or an undefined tensor if there is no gradient. With DdpOptions::shard, grad() throws
+  // InvalidArgument after a synchronised backward until clear_grad() is called, because each rank has only its shard of
+  // the gradient. Only optim::grad_norm() and the optimizers read a shard of a gradient.
   Tensor grad() const;
   bool has_grad() const;
   // Drops the gradient. The gradient's memory stays allocated, and the next gradient overwrites the memory.

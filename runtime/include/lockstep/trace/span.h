@@ -5,8 +5,8 @@
 //
 // The library records spans for its own work. A program adds spans only for the work that the program itself does.
 //
-// Cost: a span reads the clock twice and writes one cache line; a span takes no lock and allocates no memory. Spans
-//   that begin before init_process_group(), or in a forked child, are not kept.
+// Cost: a span reads the clock twice and writes one cache line; a span takes no lock and allocates no memory. The trace
+//   does not contain spans that begin before init_process_group() or in a forked child process.
 // Threads: any thread may make spans; each span must begin and end on the same thread. Spans throw nothing.
 #pragma once
 
@@ -27,8 +27,8 @@ enum class SpanKind : std::uint8_t {
   optimizer = 5,   // an optimizer's step()
   snapshot = 6,    // the training's wait for a snapshot
   evaluation = 7,  // a forward without gradients
-  // A wait for other ranks to exchange buffers or single values, or to agree on a stop. Waits for buckets are
-  // not included.
+  // The time spent waiting for other ranks in order to exchange buffers or single values with them, or to agree on a
+  // stop. Waits for buckets are not included.
   collective = 8,
 };
 
@@ -37,7 +37,7 @@ class LOCKSTEP_API Span {
   // Begins a span of the program's own work. The span's name is the first 31 bytes of `name`, which must outlive
   // the span.
   explicit Span(std::string_view name) noexcept : Span(SpanKind::program, name) {}
-  // Begins a span of the library. If the thread is already in a span of kind `kind`, the new span is not kept.
+  // Begins a span of the library. If the thread is already in a span of kind `kind`, the new span is not recorded.
   explicit Span(SpanKind kind) noexcept : Span(kind, {}) {}
   ~Span();
   Span(const Span&) = delete;
@@ -48,7 +48,7 @@ class LOCKSTEP_API Span {
 
   std::string_view name_;
   std::chrono::steady_clock::time_point begin_;
-  // The total time in ns of the spans that had ended, within the enclosing span, when this span began.
+  // The total length, in ns, of the spans within the enclosing span that had already ended when this span began.
   std::int64_t before_ = 0;
   SpanKind kind_;
   bool is_kept_;

@@ -15,7 +15,7 @@ namespace lockstep::trace {
 using Time = std::chrono::steady_clock::time_point;
 
 // BucketRecord has the times of one bucket of gradients, by this rank's clock. On a device, the times of a BucketRecord
-// are by the device's clock, which starts at StepRecord::begin.
+// are measured by the device's clock, counted from StepRecord::begin.
 struct BucketRecord {
   // The number of bytes that are sent: the bytes of the bucket's gradients, or the bytes that a communication hook
   // sends instead.
@@ -23,14 +23,14 @@ struct BucketRecord {
   // The time when the bucket's last gradient was written.
   Time ready;
   // The time when the bucket's all-reduce started. On a device `launched` is the time when the all-reduce could start,
-  // because the bucket's turn had come.
+  // because all earlier buckets had been launched.
   Time launched;
   // The time when the host saw the result of the all-reduce. On a device `finished` is the time when the device had
   // the result.
   Time finished;
   // The number of this step's gradients that were ready when the bucket's all-reduce was launched. `gradients_ready` is
-  // less than StepRecord::gradients_ready exactly if the bucket was launched before the end of backward, which proves
-  // overlap without times.
+  // less than StepRecord::gradients_ready if and only if the bucket was launched before the end of backward, so that
+  // communication and backward overlapped.
   int gradients_ready = 0;
 };
 
@@ -46,17 +46,18 @@ struct StepRecord {
   int gradients_ready = 0;  // number of gradients that this rank marked ready
   std::vector<BucketRecord> buckets;
 
-  // The time that the group's calls spent waiting for other ranks or reducing after the last gradient was ready;
-  // training waited for this time after backward. On a device `waited` is the time that the compute stream waited on
-  // the device.
+  // The time, after the last gradient was ready, that the group's calls spent on waiting for other ranks and on
+  // reducing; during this time no backward ran. On a device `waited` is the time that the device's compute stream
+  // waited.
   std::chrono::nanoseconds waited{};
-  // The time that the group's calls spent publishing and reducing before the last gradient was ready. For backends that
-  // the caller advances (shm, single), `hidden` is the communication time hidden by backward. On a device `hidden`
-  // equals `under_way`.
+  // The time, before the last gradient was ready, that the group's calls spent on publishing this rank's data and on
+  // reducing. For backends that work only inside calls of the program's thread (shm, single), `hidden` is the
+  // communication time hidden by backward. On a device `hidden` equals `under_way`.
   std::chrono::nanoseconds hidden{};
   // The time before the last gradient was ready in which at least one bucket was launched and not yet finished. For
-  // backends that advance by themselves, `under_way` is the communication time hidden by backward. `under_way` includes
-  // time in which the backend did not work on the launched bucket.
+  // backends that work outside of the program's calls, such as in threads of their own, `under_way` is the
+  // communication time hidden by backward. `under_way` includes time in which the backend did no work for the launched
+  // bucket.
   std::chrono::nanoseconds under_way{};
 };
 

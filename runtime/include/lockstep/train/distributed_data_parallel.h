@@ -9,14 +9,15 @@
 //     optimizer.zero_grad();
 //   }
 //
-// Collective: the constructor and every synchronised backward() are collective; all ranks must call them in one order.
-//   A rank without rows calls ddp(x) and backward() with 0 rows, or calls step_without_data().
+// Collective: the constructor and every synchronised backward() are collective; all ranks must call the constructors
+//   and backward() in the same order. A rank without rows calls ddp(x) and backward() with 0 rows, or calls
+//   step_without_data().
 // Threads: a DistributedDataParallel belongs to one thread.
 // Failure: a DistributedDataParallel's functions throw the group's errors (PeerLost, Timeout, Mismatch); every later
 //   call throws the first error again. An exception that leaves backward(), or a forward between micro-batches, fails
-//   the group on every rank, with the exception's text. A program may catch an exception that leaves a forward which is
-//   not between micro-batches, and continue. A group of one rank does not fail after an exception: the group forgets
-//   the step, and the program may continue.
+//   the group on every rank, with the exception's text. If an exception leaves a forward that is not between
+//   micro-batches, the program may catch the exception and continue. A group of one rank does not fail after an
+//   exception: the group forgets the step, and the program may continue.
 //
 // The guide is docs/ENGINE.md. docs/GPUS.md says where the host waits for a GPU. docs/LIBTORCH.md, "lockstep's own
 // tensors", lists the differences to lockstep::libtorch::DistributedDataParallel. The reasons
@@ -55,7 +56,7 @@ class ShardedParameters;
 class Snapshots;
 class Trainer;
 
-// DdpOptions holds the settings of a DistributedDataParallel, which must be equal on all ranks. The type
+// DdpOptions holds the settings of a DistributedDataParallel; the settings must be equal on all ranks. The type
 // lockstep::libtorch::DdpOptions has all members of DdpOptions and further members.
 struct DdpOptions {
   // The sizes of the buckets.
@@ -64,8 +65,8 @@ struct DdpOptions {
   // whether a loss is a mean or a sum; a wrong setting makes gradients wrong by a factor. With either setting the
   // gradients are exact for any partition of the batch.
   Loss loss = Loss::mean;
-  // The dotted names of parameters on which no rank's loss depends; no bucket waits for these parameters. At the end of
-  // each backward, the library finds the unused parameters that `unused` does not list.
+  // The dotted names of parameters on which no rank's loss depends; no bucket of gradients waits for these parameters.
+  // At the end of each backward, the library finds by itself the unused parameters that `unused` does not list.
   std::vector<std::string> unused = {};
   // If true, buckets of gradients are sent during backward; if false, buckets are sent at the end of backward.
   bool overlap = true;
@@ -79,16 +80,16 @@ struct DdpOptions {
   CommHook comm_hook = {};
   // The reaction to a NaN or an infinity in this rank's own gradients; see ddp/not_finite.h.
   NotFinite not_finite = NotFinite::tell;
-  // The settings that make a run's results bit-identical at any number of ranks (ddp/reproducible.h). With
-  // `reproducible` each step must call backward(rows, loss_of), and the constructor of DistributedDataParallel sets
+  // The settings that make a run's results bit-identical at any number of ranks (ddp/reproducible.h). If `reproducible`
+  // is on, each step must call backward(rows, loss_of), and the constructor of DistributedDataParallel sets
   // intra_op_threads() to Reproducible::threads.
   Reproducible reproducible = {};
   // The state that ranks divide among themselves. With Shard::optimizer each rank keeps only the optimizer state of its
   // shard, updates the weights of its shard, and receives the other weights from the other ranks (docs/SHARDING.md). On
-  // the CPU the weights have the same bits with shards as without shards. An optimizer that is made of parameters()
-  // after the DistributedDataParallel needs no setting for shards. With a single rank Shard::optimizer changes nothing.
-  // With Shard::optimizer the constructor throws InvalidArgument if there is a comm_hook, or if a parameter also
-  // belongs to another DistributedDataParallel.
+  // the CPU the weights have the same bits with Shard::optimizer as with Shard::none. An optimizer needs no setting for
+  // Shard::optimizer, but must be made from parameters() after the DistributedDataParallel was made. With a single rank
+  // Shard::optimizer changes nothing. With Shard::optimizer the constructor throws InvalidArgument if there is a
+  // comm_hook, or if a parameter also belongs to another DistributedDataParallel.
   Shard shard = Shard::none;
   // The seed of all randomness in a forward, such as dropout.
   std::uint64_t seed = 0;
@@ -96,10 +97,10 @@ struct DdpOptions {
 
 class LOCKSTEP_API DistributedDataParallel {
  public:
-  // Compares the names, shapes and dtypes of the parameters over the ranks, and then broadcasts rank 0's values. The
-  // constructor is collective. `model` outlives this object. If names, shapes or dtypes differ, every rank throws
-  // Mismatch, which names the first parameter that differs. Throws InvalidArgument if the model has no parameters, or
-  // if a parameter is not on the group's device.
+  // Compares the names, shapes and dtypes of the parameters over the ranks, and then broadcasts the values of rank 0's
+  // parameters. The constructor is collective. `model` outlives this object. If names, shapes or dtypes differ, every
+  // rank throws Mismatch, which names the first parameter that differs. Throws InvalidArgument if the model has no
+  // parameters, or if a parameter is not on the group's device.
   DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
   // Drops the gradients that lie in the Reducer's arena; later gradients of the parameters get their own memory.
   ~DistributedDataParallel();
@@ -107,12 +108,12 @@ class LOCKSTEP_API DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // Runs the model's forward on this rank's rows (dimension 0 of x), without sample ids. Throws InvalidArgument if the
-  // model has a random layer, which needs sample ids. No ids are needed if x has no rows, or if the program itself sets
-  // the model's context.
+  // model has a random layer, which needs sample ids. A random layer needs no sample ids if x has no rows, or if the
+  // program itself sets the model's ForwardContext.
   Tensor operator()(const Tensor& x);
-  // Runs the model's forward on this rank's rows, whose global sample ids are `ids`. Random layers draw from (seed,
-  // step, id), so at every number of ranks dropout zeroes the same elements of a sample. Throws InvalidArgument unless
-  // `ids` has one id per row.
+  // Runs the model's forward on this rank's rows, whose global sample ids are `ids`. The random numbers of a layer
+  // depend only on the seed, the step and the sample's id, so dropout zeroes the same elements of a sample at every
+  // number of ranks. Throws InvalidArgument unless `ids` has one id per row.
   Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
 
   // forward() calls operator(), and train() and eval() call the model's functions, so code that is written for a model
@@ -128,29 +129,29 @@ class LOCKSTEP_API DistributedDataParallel {
   //
   // A call of set_weight() between a forward and its backward sets the weight until the next forward. A call of
   // set_weight() after a backward and before the next forward sets the weight of all forwards until the next backward.
-  // With fixed micro-batches backward() refuses a weight that was set before the first forward; call set_weight() in
-  // each loss_of.
+  // With fixed micro-batches (ddp/reproducible.h) backward() refuses a weight that was set before the first forward;
+  // call set_weight() within each call of loss_of.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
 
-  // Returns a NoSync. While the NoSync lives and `is_on` is true, backward() sends nothing to other ranks. In no_sync()
-  // the gradients are this rank's weighted sum so far; the program must not change the gradients until a synchronised
-  // backward() ends the step. Do not divide the loss by the number of micro-batches.
+  // Returns a NoSync. While the returned NoSync lives and `is_on` is true, backward() sends nothing to other ranks. In
+  // no_sync() the gradients are this rank's weighted sum so far; the program must not change the gradients until a
+  // synchronised backward() ends the step. Do not divide the loss by the number of micro-batches.
   NoSync no_sync(bool is_on = true);
 
   // Runs the backward of `loss` while collectives average the gradients over the ranks. After backward() every
   // parameter's gradient is the mean (or the sum, see DdpOptions::loss) over the global batch, and is equal on all
   // ranks. A parameter's gradient is 0 if no rank's loss depends on the parameter. If zero_grad() has not cleared a
   // gradient, backward() adds to this gradient, so two losses of one step may each have a forward and a backward.
-  // Returns last_weight(), or nullopt on a GPU. A call of lockstep::backward(loss) calls this function for a loss that
-  // a forward of this object has made.
+  // Returns last_weight(), or nullopt on a GPU. If a forward of this object has made `loss`, lockstep::backward(loss)
+  // calls this function.
   //
-  // Gradients lie in the Reducer's arena: backward writes gradients into the memory that the collectives read, without
-  // a copy. The order of the buckets follows the order in which the first backward made the gradients.
+  // Gradients are in the Reducer's arena: backward writes the gradients directly into the memory that the collectives
+  // read. The order of the buckets follows the order in which the first backward made the gradients.
   //
-  // With DdpOptions::shard each rank has only its shard of the gradients after backward(). A backward() with shards
-  // throws InvalidArgument if it would add to gradients.
+  // With DdpOptions::shard each rank has only its shard of the gradients after backward(). With DdpOptions::shard a
+  // backward() throws InvalidArgument if it would add to gradients that were not cleared.
   //
   // Throws InvalidArgument if the loss is not a single number, or depends on no parameter. Throws InvalidArgument if no
   // forward ran through this object since the last backward(). Throws InvalidArgument if a step's first micro-batch
@@ -161,32 +162,34 @@ class LOCKSTEP_API DistributedDataParallel {
   // exception that this comment does not list leaves backward(), the group fails on every rank at once, with the
   // exception's text.
   std::optional<std::int64_t> backward(const Tensor& loss);
-  // Runs a step on this rank's `rows` rows, which may be 0. `loss_of(begin, end)` must return the loss of rows [begin,
-  // end), computed with a forward through this object. Without fixed micro-batches (ddp/reproducible.h) backward()
-  // calls loss_of once, for all rows. With fixed micro-batches backward() calls loss_of once for each of this rank's
-  // micro-batches that has rows. With fixed micro-batches backward() throws InvalidArgument and fails the group if
-  // gradients are not cleared before the call, or if the sampler does not deal fixed micro-batches.
+  // Runs a step in which this rank has `rows` rows; `rows` may be 0. `loss_of(begin, end)` must return the loss of rows
+  // [begin, end), computed with a forward through this object. Without fixed micro-batches (ddp/reproducible.h)
+  // backward() calls loss_of once, for all rows. With fixed micro-batches backward() calls loss_of once for each of
+  // this rank's micro-batches that has rows. With fixed micro-batches backward() throws InvalidArgument and fails the
+  // group if gradients are not cleared before the call, or if the sampler does not divide the data into fixed
+  // micro-batches.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
-  // Runs backward(rows, loss_of) for the rows of `batch`; each micro-batch that loss_of gets is a copy of its rows.
+  // Runs backward(rows, loss_of) for the rows of `batch`; the micro-batch that each call of loss_of gets is a copy of
+  // rows of `batch`.
   using LossOfBatch = std::function<Tensor(const data::Batch& micro_batch)>;
   std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
-  // Takes part in a step of the other ranks without a forward; this rank's weight in the step is 0. A rank whose data
-  // has run out calls step_without_data().
+  // Takes part in a step of the other ranks without running a forward; this rank's weight in the step is 0. A rank
+  // whose data has run out calls step_without_data().
   void step_without_data();
 
   // Checks that the parameters are equal on all ranks, to the last bit; a program calls check_replicas() between steps.
   // The call is collective and blocking. If parameters differ, every rank throws Mismatch, which names the first
-  // parameter that differs and the ranks. Parameters stay equal if every rank's optimizer makes equal updates.
+  // parameter that differs and the ranks. Parameters stay equal if the optimizers of all ranks make equal updates.
   void check_replicas() const;
 
-  // Makes every later synchronised backward() compare the data that ranks read: length, seed, epoch, batch size, order
-  // and the place where the pass began. If the properties of the ranks' data differ, backward() throws Mismatch, which
-  // names the difference and the ranks. The ranks compare the properties of their data in messages that backward()
-  // sends anyway. `loader` is a data::DataLoader; watch() replaces the loader that was watched before. The passes of a
-  // watched loader end when the training ends. Throws InvalidArgument if the loader's sampler reads the rows
-  // of another rank.
+  // Makes every later synchronised backward() compare, over all ranks, the properties of the data that ranks read:
+  // length, seed, epoch, batch size, order and the place where the pass over the data began. If the properties of the
+  // ranks' data differ, backward() throws Mismatch, which names the difference and the ranks. The ranks compare the
+  // properties of their data in messages that backward() sends anyway. `loader` is a data::DataLoader; each call of
+  // watch() replaces the loader of the previous call. When the ranks have agreed to end the training, loops over a
+  // watched loader end. Throws InvalidArgument if the loader's sampler reads the rows of another rank.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
     require_rank_of_group(*group_, loader);
@@ -215,13 +218,14 @@ class LOCKSTEP_API DistributedDataParallel {
   // continue from the new number, while records and messages count only the steps of this run. All ranks must call
   // set_steps() with equal values, between two steps. Throws InvalidArgument if `steps` is negative.
   void set_steps(std::int64_t steps);
-  // Returns the weight summed over all ranks in the last synchronised step. Within a step of micro-batches, returns
-  // this rank's weight so far. If no rank had data, last_weight() returns 0; gradients that were not cleared keep their
-  // values, and all other gradients are 0. On a GPU last_weight() waits until the step has finished.
+  // Returns the weight summed over all ranks in the last synchronised step. Between the micro-batches of a step,
+  // returns the sum of this rank's weights in the step so far. If no rank had data in a step, last_weight() returns 0;
+  // gradients that were not cleared before the step keep their values, and all other gradients are 0. On a GPU
+  // last_weight() waits until the step has finished.
   std::int64_t last_weight() const;
-  // Returns the rows and the loss of all ranks in the latest synchronised step whose numbers the host knows without
-  // waiting. On the CPU last_batch() describes the last step. On a GPU last_batch() describes the step five steps
-  // before the last step, or, with a single rank, the last step that the device has finished.
+  // Returns the total weight and the loss of all ranks, in the latest synchronised step for which the host knows both
+  // numbers without waiting. On the CPU last_batch() describes the last step. On a GPU last_batch() describes the step
+  // five steps before the last step, or, with a single rank, the last step that the device has finished.
   const GlobalBatch& last_batch() const;
   // Returns the loss of last_batch(), which is the loss over the rows of all ranks, and not only of this rank.
   std::optional<double> last_loss() const { return last_batch().loss; }
@@ -237,9 +241,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // Makes each synchronised backward() run `action` at its end, when the gradients are complete and no optimizer has
   // written a parameter yet. A null `action` does nothing.
   void before_update(std::function<void()> action);
-  // Makes the next backward() that adds to earlier gradients run `action` at its beginning. Earlier gradients come from
-  // an earlier micro-batch, or from the previous step if they were not cleared and no parameter was written since. A
-  // null `action` does nothing.
+  // Makes the next backward() that adds to earlier gradients run `action` before the backward begins. Earlier gradients
+  // come from an earlier micro-batch, or from the previous step if they were not cleared and no parameter was written
+  // since. A null `action` does nothing.
   void before_accumulate(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
@@ -263,8 +267,8 @@ class LOCKSTEP_API DistributedDataParallel {
   void finish_step();
   // Fails the group with the text of the exception that is being handled, and forgets the current step.
   void give_up() noexcept;
-  // Gives the Reducer the order in which the first backward makes the gradients, unless shards have fixed the order,
-  // and binds the gradients to the Reducer's arena.
+  // Gives the Reducer the order in which the first backward makes the gradients, unless Shard::optimizer has already
+  // fixed the order, and places the gradients in the Reducer's arena.
   void plan(std::span<const Tensor> ready_order);
   std::vector<int> order_of(std::span<const Tensor> ready_order) const;
 
@@ -281,8 +285,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // The indices of the parameters that had a gradient before this step and that the current backward has not
   // reached yet.
   std::set<int> carried_;
-  // The gradients from before this step, with their parameters' indices, on a rank without rows. If no rank has rows in
-  // this step, the previous gradients keep their values.
+  // On a rank without rows in this step, the gradients from before the step, each with the index of its parameter. If
+  // no rank has rows in this step, the previous gradients keep their values.
   std::vector<std::pair<int, Tensor>> previous_gradients_;
   const std::function<void(const Tensor& loss)> own_backward_;
   bool planned_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots saves and restores a job with lockstep's own engine: the model, the optimizers, the position in the data,
-// and values of the program. The contract is in lockstep/snapshot/snapshots.h.
+// Snapshots saves and restores a training job that uses lockstep's own engine: the model, the optimizers, the position
+// in the data, and values of the program. The contract is in lockstep/snapshot/snapshots.h.
 //
 // The files of a snapshot use PyTorch's names and layouts, like the files of save_weights(). The file model.safetensors
 // is a state_dict, and an optimizer's tensors have names such as "state.PARAMETER.exp_avg",
@@ -20,17 +20,18 @@ namespace lockstep {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // Makes snapshots of `ddp`, whose model is the item "model"; `ddp` outlives this object. Throws InvalidArgument if
-  // `folder` is empty, or if an option is out of its range.
+  // Makes an object that saves snapshots of ddp's model, as the item with the name "model". `ddp` must outlive this
+  // object. Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
   Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options = {});
   using BasicSnapshots::add;
   // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the network's
-  // model as NAME, and its number of steps as NAME.steps.
+  // model under `name`, and the network's number of steps under `name` + ".steps".
   void add(std::string_view name, DistributedDataParallel& ddp);
-  // Adds an optimizer whose parameters belong to the item "model" or to a network that was added before. A restore()
-  // replaces the optimizer's learning rate by the snapshot's learning rate; a program may change the rate after
-  // restore() with set_learning_rate(). A restore() throws if the snapshot's weight decays or optimizer settings differ
-  // from the program's. Throws InvalidArgument if the optimizer has a parameter that belongs to no added network.
+  // Adds an optimizer whose parameters belong to the constructor's `ddp` or to networks that were added before. A
+  // restore() replaces the optimizer's learning rate by the snapshot's learning rate; a program may change the rate
+  // after restore() with set_learning_rate(). A restore() throws if the optimizer's weight decays or other settings in
+  // the snapshot differ from the optimizer's settings in the program. Throws InvalidArgument if the optimizer has a
+  // parameter that belongs to no added network.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:
