@@ -8,18 +8,18 @@
 //   snapshots.restore();
 //
 // The snapshot's file model.safetensors holds the module's state_dict, buffers included. The state of SGD, Adam, AdamW,
-// RMSprop and Adagrad is stored under PyTorch's names, such as "state.PARAMETER.exp_avg", together with the settings of
-// these optimizers' parameter groups. A restore() replaces the settings of the program's optimizers by the snapshot's
-// settings, as torch's load_state_dict() does. A parameter group of the program takes its settings from the saved group
-// that shares the most parameters with the program's group. An optimizer of any other type is stored as the bytes that
-// its save() writes, and can be restored only into an optimizer with the same parameters. Snapshots::add() refuses an
-// optimizer whose save() writes no bytes, and LBFGS, which torch can't save.
+// RMSprop and Adagrad is stored under PyTorch's names, such as "state.PARAMETER.exp_avg", together with the parameter
+// groups' settings. A restore() replaces the optimizers' settings by the snapshot's settings, as torch's
+// load_state_dict() does. Each parameter group takes the settings of the parameter group in the snapshot with which it
+// shares the most parameters. An optimizer of any other type is stored as the bytes that its save() writes, and can be
+// restored only into an optimizer with the same parameters. Snapshots::add() refuses an optimizer whose save() writes
+// no bytes, and LBFGS, which torch can't save.
 //
 // A snapshot can't store a torch::optim::LRScheduler, because the scheduler's counter is private. Make the learning
 // rate a function of ddp.steps() instead, for example with lockstep::optim::Schedule.
 //
-// With DdpOptions::seed all randomness is a function of the step, so a snapshot need not store the state of a random
-// number generator.
+// With DdpOptions::seed all randomness is a function of the step, so snapshots need no state of random number
+// generators.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -46,8 +46,8 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // Makes an object that saves snapshots of ddp's module, as the item with the name "model". `ddp` must outlive this
-  // object. Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
+  // Makes an object that saves ddp's module in snapshots, as the item named "model". `ddp` must outlive this object.
+  // Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
   template <std::derived_from<::torch::nn::Module> Net>
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// save_weights() and load_weights() save and load a module's parameters and buffers in a safetensors file, under their
-// dotted names. PyTorch's safetensors.torch.load_file reads a file that save_weights() has written as a state_dict.
+// save_weights() and load_weights() save and load a module's parameters and buffers in a safetensors file, in which
+// each tensor has its dotted name. PyTorch's safetensors.torch.load_file can read a file from save_weights(), and then
+// returns a state_dict.
 //
 // save_weights() writes a tied tensor under each of the tensor's names, and load_weights() needs only one of these
 // names in the file. If a file has several names of a tied tensor, the tensors under these names must be equal. A bool
-// tensor is written as uint8, which load_weights() and PyTorch convert back to bool. The functions save_weights() and
-// load_weights() throw InvalidArgument for tensors of other dtypes that lockstep::DType lacks, such as int16 and
-// complex.
+// tensor is written as uint8; load_weights() and PyTorch convert the uint8 values back to bool. The functions
+// save_weights() and load_weights() throw InvalidArgument for tensors of other dtypes that lockstep::DType lacks, such
+// as int16 and complex.
 #pragma once
 
 #include <concepts>
@@ -20,9 +21,9 @@
 
 namespace lockstep::libtorch {
 
-// Writes the module's weights to the file `path`. A process that opens `path` meanwhile gets either the old file or the
-// complete new file. Throws InvalidArgument if the folder does not exist or a tensor's dtype is not supported, and
-// SystemError if the disk is full.
+// Writes the module's weights to the file `path`. A process that opens `path` during the call gets either the old file
+// or the complete new file. Throws InvalidArgument if the folder does not exist or a tensor's dtype is not supported,
+// and SystemError if the disk is full.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const ModuleRef& module,
                                const checkpoint::Metadata& metadata = {});
 // Writes the file on rank 0, and waits on every rank until the file is written. The call is collective. If rank 0 can't

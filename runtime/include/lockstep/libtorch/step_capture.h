@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepCapture implements the class template CapturedStep inside lockstep's library, independently of the type of the
-// program's module and of the class derived from StepGraph.
+// StepCapture implements, in lockstep's library, the part of CapturedStep that does not depend on the type of the
+// program's module or on the class that derives from StepGraph.
 //
 // The sources of StepCapture must not include the definition of the final class CudaGraph (captured_step.h). If the
-// compiler saw CudaGraph, it would call CudaGraph's functions directly, and lockstep's library would need
-// libtorch_cuda.so.
+// compiler saw CudaGraph, it would call CudaGraph's functions directly, and lockstep's library would
+// need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -24,7 +24,7 @@ namespace lockstep::libtorch {
 
 // StepGraph is a recording of a device's work; each call of replay() puts the recorded work into a stream again. A
 // derived class must also have a static function std::string why_not(DeviceId), which returns the reason why the class
-// can't capture on a device. The text of why_not() is empty if the class can capture on the device.
+// can't record work of this device. The text of why_not() is empty if the class can record work of the device.
 class LOCKSTEP_API StepGraph {
  public:
   virtual ~StepGraph() = default;

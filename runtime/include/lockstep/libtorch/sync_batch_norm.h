@@ -7,7 +7,7 @@
 // A SyncBatchNorm has the parameters and buffers of torch::nn::BatchNorm1d, 2d or 3d, under the same names. However the
 // global batch is divided among the ranks, the results of a SyncBatchNorm equal the results of torch's layer on the
 // global batch; a rank may have 0 rows. DistributedDataParallel gives the layer its group. Without a group, or in
-// evaluation, a SyncBatchNorm computes as torch's batch norm does.
+// evaluation mode, a SyncBatchNorm computes the same function as torch's batch norm.
 //
 // The constructor of SyncBatchNorm takes a separate group as an optional second argument; with a separate group, the
 // layer normalises over the rows of only that group's ranks. If a layer has a separate group, the layer's running
@@ -15,8 +15,8 @@
 // the module's other buffers.
 //
 // Collective: a forward that computes the batch's statistics is a collective call, and so is the backward of this
-//   forward. A forward sends 2 float64 numbers per channel and a count, and a backward sends 2 float64 numbers per
-//   channel.
+//   forward. A forward sends 2 float64 numbers per channel and a count, and a backward sends 2 float64 numbers
+//   per channel.
 // Threads: only the threads that run forward and backward use a SyncBatchNorm.
 // Failure: calls throw the group's errors. A backward throws InvalidArgument if this rank has rows but the weight of
 //   this rank's loss is 0.
@@ -37,11 +37,11 @@ namespace lockstep::libtorch {
 // SyncBatchNormImpl is the module that a SyncBatchNorm holds.
 //
 // Order: if the layer uses DistributedDataParallel's own group, all ranks must run the layer's collectives and the
-//   all-reduces of the gradient buckets in the same order. But ranks that leave out different parameters of the model
-//   fill their gradient buckets at different times. With DistributedDataParallel's own group all gradient buckets are
-//   therefore sent at the end of backward, as if DdpOptions::overlap were false. With a separate group for the layer,
-//   gradient buckets are sent during backward. On GPUs use a separate group only if all ranks use the same parameters,
-//   because NCCL requires that all ranks start the operations of all groups in the same order.
+//   all-reduces of the gradient buckets in the same order. But ranks whose forwards use different parameters fill their
+//   gradient buckets at different times. With DistributedDataParallel's own group all gradient buckets are therefore
+//   sent at the end of backward, as if DdpOptions::overlap were false. With a separate group for the layer, gradient
+//   buckets are sent during backward. On GPUs use a separate group only if all ranks use the same parameters, because
+//   NCCL requires that all ranks start the operations of all groups in the same order.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:

@@ -28,8 +28,8 @@ namespace lockstep::libtorch {
 class LOCKSTEP_API TensorWork {
  public:
   // Tensors holds the tensors of a started collective. The collective reads `read` and fills `written`, and wait()
-  // copies `written` into `result` if `result` is another tensor. `started_in` is the stream whose earlier work the
-  // collective waits for.
+  // copies `written` into `result` if `result` is another tensor. `started_in` is the stream in which the collective
+  // was started; the collective waits for the earlier work in this stream.
   struct Tensors {
     at::Tensor read = {};
     at::Tensor written = {};

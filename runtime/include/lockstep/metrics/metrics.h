@@ -10,11 +10,11 @@
 //   const lockstep::MetricResults results = metrics.result();  // collective: equal bits on every rank
 //   if (group->rank() == 0) std::cout << results.str() << "\n"; // accuracy 0.981, loss 0.0623
 //
-// Each rank adds the values of its own samples. If each sample belongs to exactly one rank (as with data::chunk, or a
-// sampler that pads nothing), the result equals the result of a single process. All values are summed exactly, and the
-// sum is rounded once. The result of the sum thus depends neither on the order in which values are added nor on the
-// ranks that add the values. A NaN that a rank adds makes the result NaN. A NaN that is added with count 0, such as the
-// mean loss of a batch without rows, counts as 0.
+// Each rank adds the values of its own samples. If each sample belongs to exactly one rank (as with data::chunk, or
+// with a sampler that does not pad), the result equals the result of a single process. All values are summed exactly,
+// and the sum is rounded once. The result of the sum thus depends neither on the order in which values are added nor on
+// the ranks that add the values. A NaN that a rank adds makes the result NaN. A NaN that is added with count 0, such as
+// the mean loss of a batch without rows, counts as 0.
 //
 // Metrics::result() also tells all ranks whether a rank was asked to stop (comm/stop.h). If a rank leaves an evaluation
 // early because of a request to stop, all ranks agree to stop in their next call of Metrics::result(). The results of
@@ -74,7 +74,7 @@ class LOCKSTEP_API Metrics {
   explicit Metrics(ProcessGroup& group) : group_(&group) {}
 
   // Adds `sum`, which is the sum of `count` values, to this rank's part of the metric `name`. Throws InvalidArgument if
-  // `count` is below 0, or if `name` is empty or has several lines.
+  // `count` is below 0, or if `name` is empty or has a line break.
   void add(std::string_view name, std::integral auto sum, std::int64_t count = 1) {
     if constexpr (sizeof(sum) == 8 && !std::is_signed_v<decltype(sum)>) {
       if (sum > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
@@ -118,8 +118,8 @@ class LOCKSTEP_API Metrics {
   void add_whole(std::string_view name, std::int64_t sum, std::int64_t count);
   void add_real(std::string_view name, double sum, std::int64_t count);
   Part& part_of(std::string_view name, std::int64_t count);
-  // Returns the names to which ranks have added values, or throws Mismatch if two ranks with values have
-  // different names.
+  // Returns the names to which the ranks have added values. Throws Mismatch if two ranks have added values to different
+  // sets of names.
   std::vector<std::string> names_of_all() const;
 
   ProcessGroup* group_;

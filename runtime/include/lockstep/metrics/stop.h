@@ -17,8 +17,8 @@ namespace lockstep {
 struct EarlyStopOptions {
   // The number of consecutive values without an improvement after which the training stops; at least 1.
   int patience = 3;
-  // The margin, at least 0, by which a value must be better than the best value: smaller and equal improvements do not
-  // count.
+  // The margin, at least 0, by which a value must be better than the best value: smaller and equal improvements do
+  // not count.
   double min_delta = 0;
   bool higher_is_better = false;
 };

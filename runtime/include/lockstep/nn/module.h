@@ -8,11 +8,11 @@
 //   };
 //
 // A Module is a handle, like a Tensor: copies of a Module share its parameters, mode and children. Layers can therefore
-// be plain members of a class, and the objects of the class may be copied and moved.
+// be plain members of a class whose objects are copied and moved.
 //
-// Initialisation: a parameter gets its initial values from initialize(seed), or, without that call, at the first use of
-//   the module tree with seed 0. The initial values depend only on the seed and on the parameter's dotted name in the
-//   tree, and not on the order of construction or on the rank.
+// Initialisation: a parameter gets its initial values from initialize(seed). If initialize() was not called before the
+//   first use of the module tree, the seed is 0. The initial values depend only on the seed and on the parameter's
+//   dotted name in the tree, and not on the order of construction or on the rank.
 //
 // Randomness: layers such as Dropout read the ForwardContext of their module tree; the program sets a ForwardContext
 //   before each forward in training.
@@ -110,9 +110,9 @@ class LOCKSTEP_API Module {
   bool is_training() const;
   // Moves all parameters to `device`, and drops their gradients together with the gradients' memory.
   void to(DeviceId device) const;
-  // Sets the context for all forwards of this module and the modules below it, until the next set_context(). Random
-  // numbers depend on a layer's dotted name below this module, so always call set_context() on the same module.
-  // DistributedDataParallel itself calls set_context() for batches with sample ids.
+  // Sets the ForwardContext for all forwards of this module and of the modules below it, until the next call of
+  // set_context(). Random numbers depend on the dotted name that a layer has relative to this module, so always call
+  // set_context() on the same module. DistributedDataParallel itself calls set_context() for batches with sample ids.
   void set_context(ForwardContext context) const;
   // Drops all gradients (Tensor::clear_grad).
   void zero_grad() const;
@@ -127,8 +127,8 @@ class LOCKSTEP_API Module {
   // tree does not contain the module that made the parameter.
   Tensor share_parameter(std::string_view name, const Tensor& parameter,
                          FileLayout in_files = FileLayout::as_it_is) const;
-  // Registers `child` under `name` and returns the child, so a class can initialise a member with the result of
-  // register_module().
+  // Registers `child` under `name` and returns the child, so a class can initialise a member with the result
+  // of register_module().
   template <typename M>
   M register_module(std::string_view name, M child) const {
     add_child(name, child);

@@ -34,10 +34,10 @@ class LOCKSTEP_API GELU : public Module {
   Tensor forward(const Tensor& x) override { return gelu(x); }
 };
 
-// Dropout zeroes elements with probability p in training, and is the identity in evaluation. The zeroed elements depend
-// only on (seed, layer name, step, sample id, element), so Module::set_context() must be called before each forward in
-// training. Use one Dropout per place in the model: a layer that runs twice in a forward draws the same mask twice.
-// Throws InvalidArgument if p is not in [0, 1).
+// Dropout zeroes elements with probability p in training mode, and returns its input unchanged in evaluation mode. The
+// zeroed elements depend only on (seed, layer name, step, sample id, element), so Module::set_context() must be called
+// before each forward in training. Use one Dropout per place in the model: a layer that runs twice in a forward draws
+// the same mask twice. Throws InvalidArgument if p is not in [0, 1).
 class LOCKSTEP_API Dropout : public Module {
  public:
   explicit Dropout(float p);
@@ -156,8 +156,8 @@ struct TransformerOptions {
 };
 
 // CausalSelfAttention computes causal multi-head self-attention, from an input [B, T, C] to an output [B, T, C]. The
-// children of CausalSelfAttention are two Linear layers: `qkv`, from C to 3C channels, and `project`, from C to C
-// channels.
+// children of CausalSelfAttention are the Linear layer `qkv`, from C to 3C channels, and the Linear layer `project`,
+// from C to C channels.
 class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
@@ -170,7 +170,7 @@ class LOCKSTEP_API CausalSelfAttention : public Module {
 };
 
 // TransformerBlock computes y = x + attention(norm1(x)) and returns y + mlp(norm2(y)). The mlp of a TransformerBlock
-// uses GELU, and its hidden layer has 4 * channels elements.
+// has one hidden layer, with 4 * channels elements and GELU as its activation.
 class LOCKSTEP_API TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);

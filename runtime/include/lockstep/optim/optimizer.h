@@ -51,11 +51,11 @@ struct NamedState {
 // change a parameter that has no gradient. An Optimizer belongs to one thread. The constructors throw InvalidArgument
 // if a parameter is undefined, is listed twice or doesn't require a gradient, or if a setting is out of its range.
 //
-// For the parameters of a DistributedDataParallel with DdpOptions::shard, an optimizer holds only the state of this
-// rank's shard. With Shard::optimizer each step() is collective and throws the group's errors; after an error, later
-// calls of step() throw the first error again. With Shard::optimizer the constructor throws InvalidArgument if another
-// optimizer already has parameters of the DistributedDataParallel, or if only some of the optimizer's parameters belong
-// to the DistributedDataParallel.
+// With Shard::optimizer (see DdpOptions::shard) an optimizer for a DistributedDataParallel's parameters holds only the
+// state of this rank's shard. With Shard::optimizer each step() is collective and throws the group's errors; after an
+// error, later calls of step() throw the first error again. With Shard::optimizer the constructor throws
+// InvalidArgument if another optimizer already has parameters of the DistributedDataParallel, or if only some of the
+// optimizer's parameters belong to the DistributedDataParallel.
 class LOCKSTEP_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -71,8 +71,8 @@ class LOCKSTEP_API Optimizer {
   // after the optimizer, or has been destroyed. A step() that throws InvalidArgument leaves parameters, state and
   // steps() unchanged.
   void step();
-  // Drops all gradients (Tensor::clear_grad). The memory of the gradients stays allocated, and the next backward
-  // overwrites the memory.
+  // Drops all gradients (Tensor::clear_grad). The gradients' memory stays allocated, and the next backward writes new
+  // gradients into this memory.
   void zero_grad() const;
 
   double learning_rate() const { return learning_rate_; }
@@ -96,10 +96,10 @@ class LOCKSTEP_API Optimizer {
 
  protected:
   Optimizer(std::vector<ParameterGroup> groups, double learning_rate);
-  // Updates parameter number `index`; step() has checked that the gradient exists and is on the right device. With
-  // Shard::optimizer, `parameter` and `gradient` are one-dimensional views of this rank's shard, which may have 0
-  // elements, so update() must update each element independently of the others. An update() must not throw, because a
-  // step that has updated only some parameters can't be undone.
+  // Updates parameter number `index`; step() has checked that the gradient exists and is on the device of the
+  // optimizer's state. With Shard::optimizer, `parameter` and `gradient` are one-dimensional views of this rank's
+  // shard, which may have 0 elements, so update() must update each element independently of the others. An update()
+  // must not throw, because a step that has updated only some parameters can't be undone.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
   // Returns one tensor of zeros for each parameter, with the shape of the argument `parameter` that update() gets.
   std::vector<Tensor> zeros_like_parameters();
@@ -107,8 +107,8 @@ class LOCKSTEP_API Optimizer {
  private:
   void check(std::size_t index) const;
   void require_own_shards() const;
-  // Returns this rank's shard of `whole`, which is a parameter or a gradient; without Shard::optimizer, returns
-  // `whole`.
+  // Returns this rank's shard of `whole`, which is a parameter or a gradient; without Shard::optimizer,
+  // returns `whole`.
   Tensor own_part(std::size_t index, const Tensor& whole) const;
   void update_own_part(std::size_t index);
 
@@ -195,9 +195,9 @@ class LOCKSTEP_API GradNorm {
   Tensor norm_;  // the norm as one float64
 };
 
-// Returns the 2-norm of the vector of all existing gradients, computed in double. On the CPU the sum of the squares of
-// each parameter's gradient is computed exactly and rounded once. If all ranks have equal gradients, grad_norm() thus
-// returns equal bits on every rank, even if the gradients are sharded (DdpOptions::shard).
+// Returns the 2-norm of the vector that consists of all gradients of `parameters`, computed in double. On the CPU the
+// sum of the squares of each parameter's gradient is computed exactly and rounded once. If all ranks have equal
+// gradients, grad_norm() thus returns equal bits on every rank, even if the gradients are sharded (DdpOptions::shard).
 //
 // With sharded gradients grad_norm() is collective and throws the group's errors. Throws InvalidArgument if the
 // parameters are on several devices, if only some of the gradients are sharded, or if an optimizer's step has already
@@ -207,7 +207,7 @@ LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 // Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before the scaling; on the
 // CPU this norm is logged as "grad_norm" (metrics/metrics.h).
 //
-// On the CPU, throws Error and changes nothing if the norm is not finite; the message names the position of the first
+// On the CPU, throws Error and changes nothing if the norm is not finite; the message names the index of the first
 // parameter whose gradient is not finite. On a device, if the norm is not finite, clip_grad_norm() sets all gradients
 // to 0, and the next call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0,
 // and in all cases in which grad_norm() throws InvalidArgument.

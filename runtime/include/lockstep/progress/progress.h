@@ -7,16 +7,15 @@
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
 // On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere a new line is printed every 2 s. The
-// environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides the choice between a bar and lines. After the
-// loop a summary shows the bar's numbers for the whole loop.
+// environment variable LOCKSTEP_PROGRESS selects bar, lines or off instead. After the loop a summary shows the bar's
+// numbers for the whole loop.
 //
-// The bar's loss and number of samples are those of all ranks together, and come from
-// DistributedDataParallel::last_batch(). On the CPU the bar shows the loss of the step that has just finished; on a
-// device, the bar shows the loss of an earlier step that the host knows without waiting. The bar shows only steps
-// within the loop, so a loop that only evaluates shows no loss and no communication.
+// The bar's loss and samples are those of all ranks (DistributedDataParallel::last_batch()). On the CPU the bar shows
+// the loss of the last step; on a device, the loss of an earlier step that the host knows without waiting. The bar
+// shows only steps within the loop, so a loop that only evaluates shows no loss and no communication.
 //
-// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); after that, further loops
-// have no iterations.
+// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h), and later loops have no
+// iterations.
 //
 // Threads: a bar belongs to one thread. A bar never waits for another rank or for a device.
 #pragma once
@@ -46,8 +45,8 @@ struct ProgressStep {
   const trace::StepRecord* record = nullptr;  // valid during the call
 };
 
-// TellsSteps is the concept of a type that has the functions of DistributedDataParallel (lockstep's or
-// lockstep::libtorch's) that a progress bar calls.
+// TellsSteps is the concept of a class with those functions of DistributedDataParallel that a progress bar calls. The
+// namespaces lockstep and lockstep::libtorch each have such a class, DistributedDataParallel.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
@@ -93,14 +92,14 @@ struct ProgressOptions {
   // function. If the number of steps is unknown, the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
   // If true, the loop only evaluates the model, and never calls backward(). In a loop that evaluates, a rank that was
-  // asked to stop, or whose process got a signal, ends the loop before the next batch (StopView::this_rank). After such
-  // an early end of an evaluation the ranks agree to stop when they call Metrics::result().
+  // asked to stop, or whose process got a signal, ends the loop before the next batch (StopView::this_rank). After an
+  // evaluation that ended early, the ranks agree to stop when they call Metrics::result().
   bool evaluates = false;
 };
 
 // ProgressRange is the range of a range-for loop that runs over one epoch of a loader and draws a progress bar. The
-// range calls after_step(bar) after each run of the loop's body. Before each run of the body the range calls is_over(),
-// and ends the loop if is_over() returns true.
+// range calls after_step(bar) after each iteration of the loop. Before each iteration the range calls is_over(), and
+// ends the loop if is_over() returns true.
 template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
@@ -180,9 +179,9 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
         return ddp.should_stop() || (evaluates && should_stop(*ddp.group(), StopView::this_rank));
       });
 }
-// Returns a range over `loader`, for a range-for loop with a progress bar that belongs to no model. The bar shows the
-// steps and the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The
-// range-for loop ends after all ranks of the group have agreed to stop.
+// Returns a range over `loader`, for a range-for loop with a progress bar but without a DistributedDataParallel. The
+// bar shows the steps and the remaining time; if the loader has a sampler with global_batch(), the bar also shows
+// samples. The range-for loop ends after all ranks of the group have agreed to stop.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));

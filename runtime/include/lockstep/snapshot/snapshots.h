@@ -14,12 +14,12 @@
 //   return ddp.exit_code();                 // 75 after a signal: run the command again
 //
 // Collective: restore(), save(), save_if_best() and load_best_model() are collective. A call of step() is collective if
-//   it saves values that differ by rank, or shards.
+//   it saves shards, or values that differ from rank to rank.
 // Threads: a BasicSnapshots object belongs to the thread that trains. A background thread writes the snapshot's files
 //   while training continues.
 // Failure: if restore() throws on one rank, restore() throws on every rank. If the background thread can't write a
 //   snapshot (the disk is full, say), the failure is logged, and training continues. If save() can't write the
-//   snapshot, save() throws on every rank the errors that on_rank0() throws.
+//   snapshot, save() throws on every rank, with the exceptions that on_rank0() throws.
 //
 // A snapshot is a folder, such as run7/step-..., which is either complete or does not exist. The costs and failures of
 // snapshots are described in docs/SNAPSHOTS.md, and the folder's contents in docs/SNAPSHOT_FORMAT.md. The reasons are
@@ -78,7 +78,7 @@ struct SnapshotTensor {
   // transposed: the file stores a shard's elements in memory order.
   bool is_transposed = false;
   // The range of the tensor's elements that `bytes` holds in a sharded item; the range may be empty. The shards of all
-  // ranks together are the whole tensor. If `shard` is nullopt, every rank has the whole tensor.
+  // ranks together make up the whole tensor. If `shard` is nullopt, every rank has the whole tensor.
   std::optional<SnapshotShard> shard = std::nullopt;
   // The function that returns the tensor's version, a number that changes with every write to the tensor. If `version`
   // is null, writes are not counted.
@@ -131,8 +131,8 @@ class LOCKSTEP_API SavedItem {
 class LOCKSTEP_API SnapshotItem {
  public:
   virtual ~SnapshotItem() = default;
-  // Returns the item's type, such as "AdamW". A restore() throws if the snapshot's item of the same name has another
-  // type.
+  // Returns the item's type, such as "AdamW". A restore() throws if the snapshot's item of the same name has
+  // another type.
   virtual std::string type() const = 0;
   // Returns the item's values that may change in a step. Snapshots call values() at the end of each step, because any
   // step may turn out to be the last step.
@@ -154,9 +154,9 @@ class LOCKSTEP_API SnapshotItem {
 // missing and unexpected tensors. Implementations of SnapshotItem::check() call check_tensors().
 LOCKSTEP_API void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wanted,
                                 const RestoreOptions& options);
-// Throws InvalidArgument if `different` is not empty. Also throws InvalidArgument if `missing` has names (of state that
-// the snapshot lacks) or `unexpected` has names (of state that the program lacks), unless `options` allows these names.
-// The exception's message lists all these names, and the texts in `different`. Implementations of SnapshotItem::check()
+// Throws InvalidArgument if `different` is not empty. Also throws InvalidArgument if `missing` (names that the snapshot
+// lacks) or `unexpected` (names that the program lacks) is not empty, unless `options` allows such names. The
+// exception's message lists all these names, and the texts in `different`. Implementations of SnapshotItem::check()
 // call check_names().
 LOCKSTEP_API void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
                               const std::vector<std::string>& different, const RestoreOptions& options);
@@ -183,7 +183,7 @@ struct SnapshotOptions {
   bool higher_is_better = false;
   // If true, and a rank dies or another error ends the run, a surviving rank saves the last finished step from its
   // memory to its own disk. With `rescue` no finished step is lost if a rank dies. The surviving rank saves the step
-  // before its process ends, or while an exception unwinds the BasicSnapshots object. For a rescue, each step() copies
+  // before its process ends, or while an exception destroys the BasicSnapshots object. For a rescue, each step() copies
   // the state that a forward changes in place, such as running statistics.
   //
   // Some failures allow no rescue, and the job then resumes from the last saved step. The failures that allow no rescue
@@ -233,9 +233,9 @@ class LOCKSTEP_API BasicSnapshots {
   BasicSnapshots(const BasicSnapshots&) = delete;
   BasicSnapshots& operator=(const BasicSnapshots&) = delete;
 
-  // Adds an item. `name` must be unique and consist of letters, digits, '_', '-' and '.'; the name "model" belongs to
-  // the model. All ranks must add equal items in the same order, before restore() is called. Throws InvalidArgument if
-  // restore() was called before, or if `name` is not valid.
+  // Adds an item. `name` must be unique and consist of letters, digits, '_', '-' and '.'; the name "model" is reserved
+  // for the model. All ranks must add equal items in the same order, before restore() is called. Throws InvalidArgument
+  // if restore() was called before, or if `name` is not valid.
   void add(std::string_view name, std::shared_ptr<SnapshotItem> item);
   // Adds a value of the program that is equal on all ranks; the snapshot stores rank 0's value. `value` outlives
   // this object.
@@ -272,13 +272,15 @@ class LOCKSTEP_API BasicSnapshots {
   // Ends a step of training. Every rank must call step() after the optimizers have updated the parameters, and after
   // the program has updated all other items of the snapshot. Every SnapshotOptions::every steps, step() saves a
   // snapshot while training continues. After the step at which all ranks have agreed to stop, step() saves a snapshot
-  // before it returns. The snapshot has the state at the call of step(); rank 0 writes the snapshot to its own disk. If
-  // the previous snapshot is still being written, step() saves no new snapshot, and logs a message.
+  // before it returns. The snapshot holds the program's state at the time of the call of step(); rank 0 writes the
+  // snapshot to its own disk. If the previous snapshot is still being written, step() saves no new snapshot, and logs
+  // a message.
   //
   // A step() that saves a snapshot is collective if an item has a separate value on each rank, or is sharded
   // (DdpOptions::shard). If an item is sharded, each rank writes its own shard to its own disk, and rank 0 also writes
   // all other state. If an item is sharded, step() saves no new snapshot while any rank is still writing the previous
-  // snapshot. A run with any number of ranks, with or without shards, can resume from a snapshot of shards.
+  // snapshot. A run with any number of ranks, with or without shards, can resume from a snapshot that was saved
+  // with shards.
   //
   // Throws InvalidArgument before restore(). A backward throws InvalidArgument if it adds to gradients that were
   // computed before the last step() or save, because snapshots do not store gradients.
@@ -308,8 +310,8 @@ class LOCKSTEP_API BasicSnapshots {
   struct Steps {
     std::function<std::int64_t()> count;
     std::function<void(std::int64_t)> set;
-    // Makes each synchronised backward run an action when the backward ends, before the program's optimizers write the
-    // parameters.
+    // Makes each synchronised backward run an action when the backward ends, before the program's optimizers write
+    // the parameters.
     std::function<void(std::function<void()>)> before_update;
     // Makes the next backward that adds to earlier gradients run an action when the backward begins.
     std::function<void(std::function<void()>)> before_accumulate;
@@ -319,9 +321,9 @@ class LOCKSTEP_API BasicSnapshots {
     // no buffers.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };
-  // Makes snapshots also save the number of steps of another DistributedDataParallel, under the name `name`; the module
-  // of this DistributedDataParallel must be an item. With follow() a rescue can tell whether a rank died while the
-  // followed network's optimizer was writing, or between steps. Subclasses call follow() before restore().
+  // Makes snapshots save the number of steps of another DistributedDataParallel as `name`; the module of that
+  // DistributedDataParallel must be an item. With follow() a rescue can tell whether a rank died while the followed
+  // network's optimizer was writing, or between steps. Subclasses call follow() before restore().
   void follow(std::string_view name, Steps steps);
   BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
                  const SnapshotOptions& options);
@@ -343,8 +345,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::unique_ptr<Impl> impl_;
 };
 
-// Throws InvalidArgument, whose message says that the number that the snapshot stores as `name` is out of the range of
-// the type of the program's variable.
+// Throws InvalidArgument, whose message says that the saved number `name` does not fit into the type of the
+// program's variable.
 [[noreturn]] LOCKSTEP_API void refuse_snapshot_number(std::string_view name);
 
 template <typename T>

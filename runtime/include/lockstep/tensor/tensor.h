@@ -56,8 +56,9 @@ class LOCKSTEP_API Shape {
   std::int64_t rows() const;
   // Returns the extent of the last dimension, or 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
-  // with_last() returns this shape with another last extent, and with_first() returns this shape with another first
-  // extent. Throws InvalidArgument for a scalar, and for an extent that the constructor refuses.
+  // with_last() returns this shape with `extent` in place of its last extent, and with_first() returns this shape with
+  // `extent` in place of its first extent. Throws InvalidArgument for a scalar, and for an extent that the
+  // constructor refuses.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
@@ -81,8 +82,8 @@ class LOCKSTEP_API Storage {
   // Allocates uninitialised memory, 64-byte aligned. `bytes` may be 0. Throws SystemError, which names the size, if
   // memory runs out.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
-  // Makes a Storage from memory that the caller owns. This memory must stay valid until the last shared_ptr to the
-  // Storage is destroyed. The Storage keeps `owner`, if given, alive.
+  // Makes a Storage from memory that the caller owns. The caller's memory must stay valid until the last shared_ptr to
+  // the Storage is destroyed. The Storage keeps `owner`, if given, alive.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
                                          std::shared_ptr<void> owner = nullptr);
   ~Storage();
@@ -93,8 +94,8 @@ class LOCKSTEP_API Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
-  // Returns how often mark_written() was called, which counts the writes to the Storage's contents; see
-  // Tensor::version().
+  // Returns how often mark_written() was called, which counts the writes to the Storage's contents;
+  // see Tensor::version().
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -112,7 +113,7 @@ class LOCKSTEP_API Storage {
 
 class LOCKSTEP_API Tensor {
  public:
-  // Makes an undefined tensor, which has no memory and stands for "none".
+  // Makes an undefined tensor, which has no memory and represents a missing tensor.
   Tensor() = default;
 
   // Makes a tensor of uninitialised elements.
@@ -133,8 +134,8 @@ class LOCKSTEP_API Tensor {
   }
   // Makes a tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
-  // Makes a tensor from memory that the caller owns. This memory must stay valid until the last handle to the tensor is
-  // destroyed. The tensor keeps `owner` alive.
+  // Makes a tensor from memory that the caller owns. The caller's memory must stay valid until the last handle to the
+  // tensor is destroyed. The tensor keeps `owner` alive.
   static Tensor borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner = nullptr);
 
   bool defined() const { return impl_ != nullptr; }
@@ -174,14 +175,14 @@ class LOCKSTEP_API Tensor {
   // Returns the only element of an f32 tensor. Throws InvalidArgument if the tensor does not have exactly one element.
   float item() const;
 
-  // Returns a copy of the tensor in new memory; the copy has no graph and no gradient.
+  // Returns a copy of the tensor in new memory; the copy has no autograd graph and no gradient.
   Tensor clone() const;
-  // Returns a tensor over this tensor's memory that has no graph and no gradient.
+  // Returns a tensor that shares this tensor's memory, but has no autograd graph and no gradient.
   Tensor detach() const;
-  // Returns a tensor of shape `shape` over this tensor's memory, without a graph; autograd/ops.h has the
-  // differentiable reshape().
+  // Returns a tensor of shape `shape` that shares this tensor's memory, but has no autograd graph; autograd/ops.h has
+  // the differentiable reshape().
   Tensor view_as(const Shape& shape) const;
-  // Returns a tensor over rows [begin, end) of dimension 0, without a graph. The result shares the memory.
+  // Returns a tensor of the rows [begin, end) of dimension 0, without an autograd graph. The result shares the memory.
   Tensor view_rows(std::int64_t begin, std::int64_t end) const;
   // Returns whether another tensor may also use this tensor's memory.
   bool shares_memory() const;
@@ -192,8 +193,8 @@ class LOCKSTEP_API Tensor {
   void zero() const;
   // Returns the number of writes to this tensor's memory by copy_from(), fill(), zero() and an optimizer's step,
   // through any tensor that shares this memory. After a write through data(), values() or view() the program must call
-  // mark_written(), which counts the write. DistributedDataParallel compares the parameters' version() numbers over the
-  // ranks.
+  // mark_written(), which counts the write. DistributedDataParallel compares the parameters' version() numbers over
+  // the ranks.
   std::uint64_t version() const;
   void mark_written() const;
   // Returns this tensor if it is on `device` already, and a copy on `device` if it is not.
@@ -215,7 +216,7 @@ class LOCKSTEP_API Tensor {
   // the gradient. Only optim::grad_norm() and the optimizers read a shard of a gradient.
   Tensor grad() const;
   bool has_grad() const;
-  // Drops the gradient. The gradient's memory stays allocated, and the next gradient overwrites the memory.
+  // Drops the gradient. The gradient's memory stays allocated, and the next gradient is written into this memory.
   void clear_grad() const;
   // A call of loss.backward(), as in PyTorch, does not compile.
   void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)

@@ -34,8 +34,8 @@ enum class SpanKind : std::uint8_t {
 
 class LOCKSTEP_API Span {
  public:
-  // Begins a span of the program's own work. The span's name is the first 31 bytes of `name`, which must outlive
-  // the span.
+  // Begins a span of the program's own work. The span's name is the first 31 bytes of `name`; the characters of `name`
+  // must outlive the span.
   explicit Span(std::string_view name) noexcept : Span(SpanKind::program, name) {}
   // Begins a span of the library. If the thread is already in a span of kind `kind`, the new span is not recorded.
   explicit Span(SpanKind kind) noexcept : Span(kind, {}) {}

@@ -47,8 +47,8 @@ struct StepRecord {
   std::vector<BucketRecord> buckets;
 
   // The time, after the last gradient was ready, that the group's calls spent on waiting for other ranks and on
-  // reducing; during this time no backward ran. On a device `waited` is the time that the device's compute stream
-  // waited.
+  // reducing; during this time no backward ran. On a device `waited` is the time that the device's compute
+  // stream waited.
   std::chrono::nanoseconds waited{};
   // The time, before the last gradient was ready, that the group's calls spent on publishing this rank's data and on
   // reducing. For backends that work only inside calls of the program's thread (shm, single), `hidden` is the
@@ -56,8 +56,8 @@ struct StepRecord {
   std::chrono::nanoseconds hidden{};
   // The time before the last gradient was ready in which at least one bucket was launched and not yet finished. For
   // backends that work outside of the program's calls, such as in threads of their own, `under_way` is the
-  // communication time hidden by backward. `under_way` includes time in which the backend did no work for the launched
-  // bucket.
+  // communication time hidden by backward. `under_way` includes time in which the backend did no work for the
+  // launched bucket.
   std::chrono::nanoseconds under_way{};
 };
 

@@ -10,8 +10,8 @@
 //   }
 //
 // Collective: the constructor and every synchronised backward() are collective; all ranks must call the constructors
-//   and backward() in the same order. A rank without rows calls ddp(x) and backward() with 0 rows, or calls
-//   step_without_data().
+//   and backward() in the same order. A rank without rows calls ddp(x) and backward() with 0 rows, or
+//   calls step_without_data().
 // Threads: a DistributedDataParallel belongs to one thread.
 // Failure: a DistributedDataParallel's functions throw the group's errors (PeerLost, Timeout, Mismatch); every later
 //   call throws the first error again. An exception that leaves backward(), or a forward between micro-batches, fails
@@ -86,10 +86,10 @@ struct DdpOptions {
   Reproducible reproducible = {};
   // The state that ranks divide among themselves. With Shard::optimizer each rank keeps only the optimizer state of its
   // shard, updates the weights of its shard, and receives the other weights from the other ranks (docs/SHARDING.md). On
-  // the CPU the weights have the same bits with Shard::optimizer as with Shard::none. An optimizer needs no setting for
-  // Shard::optimizer, but must be made from parameters() after the DistributedDataParallel was made. With a single rank
-  // Shard::optimizer changes nothing. With Shard::optimizer the constructor throws InvalidArgument if there is a
-  // comm_hook, or if a parameter also belongs to another DistributedDataParallel.
+  // the CPU the weights have the same bits with Shard::optimizer as with Shard::none. With Shard::optimizer an
+  // optimizer needs no setting of its own, but must be made from parameters() after the DistributedDataParallel was
+  // made. With a single rank Shard::optimizer changes nothing. With Shard::optimizer the constructor throws
+  // InvalidArgument if there is a comm_hook, or if a parameter also belongs to another DistributedDataParallel.
   Shard shard = Shard::none;
   // The seed of all randomness in a forward, such as dropout.
   std::uint64_t seed = 0;
@@ -136,8 +136,8 @@ class LOCKSTEP_API DistributedDataParallel {
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
 
   // Returns a NoSync. While the returned NoSync lives and `is_on` is true, backward() sends nothing to other ranks. In
-  // no_sync() the gradients are this rank's weighted sum so far; the program must not change the gradients until a
-  // synchronised backward() ends the step. Do not divide the loss by the number of micro-batches.
+  // no_sync() the gradients are the weighted sum over this rank's micro-batches so far; the program must not change the
+  // gradients until a synchronised backward() ends the step. Do not divide the loss by the number of micro-batches.
   NoSync no_sync(bool is_on = true);
 
   // Runs the backward of `loss` while collectives average the gradients over the ranks. After backward() every
@@ -166,12 +166,12 @@ class LOCKSTEP_API DistributedDataParallel {
   // [begin, end), computed with a forward through this object. Without fixed micro-batches (ddp/reproducible.h)
   // backward() calls loss_of once, for all rows. With fixed micro-batches backward() calls loss_of once for each of
   // this rank's micro-batches that has rows. With fixed micro-batches backward() throws InvalidArgument and fails the
-  // group if gradients are not cleared before the call, or if the sampler does not divide the data into fixed
-  // micro-batches.
+  // group if gradients are not cleared before the call, or if the sampler does not divide the data into
+  // fixed micro-batches.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
-  // Runs backward(rows, loss_of) for the rows of `batch`; the micro-batch that each call of loss_of gets is a copy of
-  // rows of `batch`.
+  // Runs backward(rows, loss_of) for the rows of `batch`; each call of loss_of gets a micro-batch, which is a copy of
+  // some rows of `batch`.
   using LossOfBatch = std::function<Tensor(const data::Batch& micro_batch)>;
   std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
@@ -219,8 +219,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // set_steps() with equal values, between two steps. Throws InvalidArgument if `steps` is negative.
   void set_steps(std::int64_t steps);
   // Returns the weight summed over all ranks in the last synchronised step. Between the micro-batches of a step,
-  // returns the sum of this rank's weights in the step so far. If no rank had data in a step, last_weight() returns 0;
-  // gradients that were not cleared before the step keep their values, and all other gradients are 0. On a GPU
+  // last_weight() returns this rank's weight in the step so far. If no rank had data in a step, last_weight() returns
+  // 0; gradients that were not cleared before the step keep their values, and all other gradients are 0. On a GPU
   // last_weight() waits until the step has finished.
   std::int64_t last_weight() const;
   // Returns the total weight and the loss of all ranks, in the latest synchronised step for which the host knows both
@@ -242,8 +242,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // written a parameter yet. A null `action` does nothing.
   void before_update(std::function<void()> action);
   // Makes the next backward() that adds to earlier gradients run `action` before the backward begins. Earlier gradients
-  // come from an earlier micro-batch, or from the previous step if they were not cleared and no parameter was written
-  // since. A null `action` does nothing.
+  // are those of an earlier micro-batch, or those of the previous step if the program has since neither cleared them
+  // nor written a parameter. A null `action` does nothing.
   void before_accumulate(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
@@ -286,7 +286,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // reached yet.
   std::set<int> carried_;
   // On a rank without rows in this step, the gradients from before the step, each with the index of its parameter. If
-  // no rank has rows in this step, the previous gradients keep their values.
+  // no rank has rows in this step, the values of these gradients are restored from previous_gradients_.
   std::vector<std::pair<int, Tensor>> previous_gradients_;
   const std::function<void(const Tensor& loss)> own_backward_;
   bool planned_ = false;

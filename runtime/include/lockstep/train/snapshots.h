@@ -20,8 +20,8 @@ namespace lockstep {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // Makes an object that saves snapshots of ddp's model, as the item with the name "model". `ddp` must outlive this
-  // object. Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
+  // Makes an object that saves ddp's model in snapshots, as the item named "model". `ddp` must outlive this object.
+  // Throws InvalidArgument if `folder` is empty, or if an option is out of its range.
   Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options = {});
   using BasicSnapshots::add;
   // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the network's
@@ -31,7 +31,7 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   // restore() replaces the optimizer's learning rate by the snapshot's learning rate; a program may change the rate
   // after restore() with set_learning_rate(). A restore() throws if the optimizer's weight decays or other settings in
   // the snapshot differ from the optimizer's settings in the program. Throws InvalidArgument if the optimizer has a
-  // parameter that belongs to no added network.
+  // parameter that belongs neither to `ddp` nor to an added network.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:

@@ -18,9 +18,9 @@ namespace lockstep {
 
 class DistributedDataParallel;
 
-// Writes the model's parameters to a file. A process that opens the file meanwhile gets either the old file or the
-// complete new file (checkpoint/safetensors.h). Throws InvalidArgument if the folder does not exist, and SystemError if
-// the disk is full.
+// Writes the model's parameters to a file. A process that opens the file during the call gets either the old file or
+// the complete new file (checkpoint/safetensors.h). Throws InvalidArgument if the folder does not exist, and
+// SystemError if the disk is full.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
                                const checkpoint::Metadata& metadata = {});
 // Writes the model's parameters to a file on rank 0, and waits on every rank until the file is on rank 0's disk. The
