@@ -18,7 +18,7 @@
 // A snapshot can't store a torch::optim::LRScheduler, because the scheduler's counter is private. Make the learning
 // rate a function of ddp.steps() instead, for example with lockstep::optim::Schedule.
 //
-// With DdpOptions::seed all randomness is a function of the step, so snapshots need no state of random number
+// With DdpOptions::seed all randomness is a function of the step, so snapshots hold no state of random number
 // generators.
 #pragma once
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // progress() draws a progress bar for a training loop on rank 0's stderr. The bar shows the step, the loss of the
 // global batch, samples per second, the time spent waiting for communication, and the communication time hidden by
-// backward. The bar also shows the three newest values that rank 0 has logged with log_scalar() (metrics/metrics.h).
+// backward. The bar also shows the three newest values that rank 0 logged with log_scalar() (metrics/metrics.h).
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
 // On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere a new line is printed every 2 s. The
-// environment variable LOCKSTEP_PROGRESS selects bar, lines or off instead. After the loop a summary shows the bar's
-// numbers for the whole loop.
+// environment variable LOCKSTEP_PROGRESS overrides this choice with bar, lines or off. After the loop a summary shows
+// the bar's numbers for the whole loop.
 //
 // The bar's loss and samples are those of all ranks (DistributedDataParallel::last_batch()). On the CPU the bar shows
 // the loss of the last step; on a device, the loss of an earlier step that the host knows without waiting. The bar
