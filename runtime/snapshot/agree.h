@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Collective. Runs `check` on every rank, and returns if `check` throws on no rank. If `check` throws an Error on some
-// ranks, throws InvalidArgument on every rank. The message of the InvalidArgument has `what` and the error's text from
+// Collective. Runs `check` on every rank, and returns only if `check` has thrown on no rank. If `check` throws an Error
+// on some ranks, throws InvalidArgument on every rank. The InvalidArgument's message contains `what` and the error of
 // the lowest rank whose `check` has thrown.
 void agree_on(ProcessGroup& group, std::string_view what, const std::function<void()>& check);
 

@@ -20,7 +20,7 @@ bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transpo
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
-  // Wait for the copies first, because the writer's thread reads tensors that the program may free after the
+  // Wait until the writer's thread has copied all tensors, because the program may free the tensors after the
   // destructor. The writer's thread begins to write only after wait_copied(), which wait() calls.
   wait();
   set_phase(Phase::ended);
@@ -79,8 +79,8 @@ void BackgroundWriter::wait_copied() noexcept {
     while (phase_ == Phase::copying) changed_.wait(mutex_);
     if (phase_ != Phase::copied) return;
   }
-  // The training's thread looks for changed tensors, because only the training's thread writes tensors. The training's
-  // thread needs no lock, because the writer's thread waits until the phase is `writing`.
+  // Look for changed tensors on the training's thread, because only the training's thread changes tensors. The search
+  // for changed tensors needs no lock, because the writer's thread waits until the phase is `writing`.
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
       throw InvalidArgument(
@@ -137,7 +137,7 @@ void BackgroundWriter::write_all() {
     why_not = std::current_exception();
   }
   try {
-    // Call write_ even without sources, because other ranks may wait for this rank's answer.
+    // Call write_ even if `sources` is empty, because other ranks may wait for a message from this rank.
     write_(head_, sources, why_not);
   } catch (...) {
     failure_ = std::current_exception();

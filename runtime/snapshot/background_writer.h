@@ -2,10 +2,11 @@
 // BackgroundWriter has a thread that copies the tensors of a state to be saved while training continues, and then
 // writes the copies.
 //
-// A BackgroundWriter goes through the phases idle, copying, copied and writing, and then is idle again. The training's
-// thread changes the phase to copying (start()) and to writing (wait_copied()); the writer's thread changes the phase
-// to copied and to idle. The lock guards only the phase. In the phases idle and copied, only the training's thread uses
-// the fields without a lock; in the phases copying and writing, only the writer's thread uses the fields.
+// A BackgroundWriter goes through the phases idle, copying, copied and writing, and then is idle again. On the
+// training's thread, start() sets the phase to copying, and wait_copied() sets the phase to writing. The writer's
+// thread sets the phase to copied and to idle. The lock guards only the phase. The other fields need no lock: in the
+// phases idle and copied, only the training's thread uses these fields; in the phases copying and writing, only the
+// writer's thread uses these fields.
 //
 // Threads: only the training's thread may call the functions of BackgroundWriter.
 // Failure: start() throws SystemError if the thread can't be made; take_failure() returns the exception with which the
@@ -32,8 +33,8 @@ namespace lockstep {
 
 class BackgroundWriter {
  public:
-  // The function that the writer's thread calls after all tensors are copied. The bytes of `items` are the copies.
-  // `why_not` is null, or the exception because of which `items` is empty.
+  // The function that the writer's thread calls after all tensors are copied. The bytes of `items` are the copies. If
+  // copying the tensors has failed, `items` is empty and `why_not` is the exception; otherwise `why_not` is null.
   using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items,
                                    const std::exception_ptr& why_not)>;
 
@@ -45,8 +46,8 @@ class BackgroundWriter {
 
   // Returns whether a state is being copied or written.
   bool is_busy() const;
-  // Starts to write a state. start() itself copies the tensors that may change before wait_copied(), and leaves the
-  // other tensors to the writer's thread. REQUIRES: !is_busy().
+  // Starts to write `items` as a snapshot. start() itself copies the tensors that may change before wait_copied(), and
+  // leaves the other tensors to the writer's thread. REQUIRES: !is_busy().
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Blocks until the writer's thread has copied all tensors, so that the training may write the tensors again. If a
   // tensor changed while the writer's thread copied the tensors, the started state is not saved.
@@ -58,8 +59,8 @@ class BackgroundWriter {
 
  private:
   enum class Phase { idle, copying, copied, writing, ended };
-  // A Copy describes the copy of one tensor of `items_`. After start(), SnapshotTensor::bytes of the tensor refers to
-  // the copy.
+  // A Copy describes how one tensor of `items_` is copied. After start(), `tensor->bytes` refers to the memory of the
+  // copy.
   struct Copy {
     std::string_view item;
     SnapshotTensor* tensor = nullptr;

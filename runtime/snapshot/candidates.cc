@@ -81,8 +81,9 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// Returns the first generation after the candidate's generation that began anew or resumed from a step before the
-// candidate's step. Returns null if there is no such generation.
+// Returns the first later start of the job (generation) that did not resume from a snapshot, or resumed from a step
+// before the candidate's step. Returns null if every later generation resumed from the candidate's step or a later
+// step.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -101,8 +102,8 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
     known = checkpoint::list_generations(folder);
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   });
-  // Gather the generations that the disks of all ranks have recorded, because a disk that was absent at some start
-  // lacks the record of the start.
+  // Gather the records of the job's starts from the disks of all ranks, because a disk that was absent when the job
+  // started has no record of that start.
   std::vector<Generation> generations;
   for (const auto& of_rank : all_gather_records(group, known, kGenerationFields, "snapshots: the starts")) {
     generations.insert(generations.end(), of_rank.begin(), of_rank.end());
@@ -162,19 +163,19 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
   const std::vector<Candidate> all = members;
   std::set<std::string> verified, lost;
   // Each round of the loop verifies copies of files that no rank has found damaged so far. If a rank finds its copy of
-  // a file damaged, the next round takes the file from another rank's disk.
+  // a file damaged, the next round verifies another rank's copy of the file.
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
-      // Don't skip this snapshot for an older snapshot, because the run would train the steps again, and no later run
-      // could resume from the skipped snapshot.
+      // Don't resume from an older snapshot instead, because the run would repeat steps, and no later run could resume
+      // from this newer snapshot.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: the snapshot '{}' can't be read: {}; if you can't update lockstep, move that snapshot away to "
           "resume from an older one",
           call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
-    // The first rank that has the manifest sends the manifest to all ranks.
+    // The lowest rank whose disk has the manifest sends the manifest to all ranks.
     const std::string text =
         lead.rank == group_.rank() ? checkpoint::to_text(own_manifests_.at(lead.path)) : std::string();
     const Manifest& manifest = lead.contents.emplace(
@@ -224,7 +225,7 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    // The rank that wrote a file also reads the file, if the rank still has the file, so that the ranks read different
+    // If the rank that wrote a file still has the file, that rank also reads the file, so that the ranks read different
     // files at the same time.
     const Candidate* reader = nullptr;
     for (const Candidate& member : members) {

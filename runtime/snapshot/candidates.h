@@ -40,7 +40,8 @@ struct Candidate {
   std::map<std::string, int> readers = {};  // a rank that has the file undamaged, by file
   std::filesystem::path own_path = {};      // the snapshot's folder on this rank's disk, or empty
 
-  // The fields of a Candidate that a rank sends to the other ranks. The receivers set `rank` to the sender's rank.
+  // The fields of a Candidate that a rank sends to the other ranks. A rank that receives a Candidate sets `rank` to the
+  // sender's rank.
   static constexpr auto kFields = [](auto& candidate, auto& fields) {
     fields("step", candidate.step);
     fields("generation", candidate.generation);
@@ -51,9 +52,9 @@ struct Candidate {
     fields.list("files", candidate.files);
   };
 
-  // Returns whether the candidate's manifest is missing or damaged. A rank may have stopped before it got a copy of
-  // the manifest that rank 0 wrote. The files of an unfinished candidate belong to a snapshot only if another rank has
-  // the manifest.
+  // Returns whether the candidate's manifest is missing or damaged. The manifest may be missing because the rank
+  // stopped before it got a copy of the manifest that rank 0 wrote. The files of an unfinished candidate belong to a
+  // snapshot only if another rank has the manifest.
   bool is_unfinished() const { return manifest == 0 && newer_format.empty(); }
 
   bool is_newer_than(const Candidate& other) const {
@@ -72,7 +73,8 @@ class Candidates {
 
   // Returns all candidates in the order in which choose() tries them, the newest first.
   const std::vector<Candidate>& all() const { return all_; }
-  // Keeps only the candidates that have a value, and sorts these candidates by value, the best first.
+  // Removes the candidates whose Candidate::value is missing or NaN, and sorts the remaining candidates by value, the
+  // best first.
   void order_by_value(bool higher_is_better);
 
   // Returns the first candidate whose files the ranks can read, or nullopt if the ranks can read no candidate. Throws
@@ -80,8 +82,9 @@ class Candidates {
   // `only` is empty, choose() needs all files of a candidate; otherwise choose() needs only the file named `only`. Call
   // choose() once.
   std::optional<Candidate> choose(std::string_view only = {});
-  // Throws InvalidArgument if a snapshot before `chosen` lacks a file that is on the disk of a host outside the group.
-  // Before the exception, tells the job's launcher that the job waits for the absent host.
+  // Throws InvalidArgument if a snapshot that choose() tried before `chosen` lacks a file that is on the disk of a host
+  // outside the group. Before refuse_absent() throws, it tells the job's launcher that the job waits for the absent
+  // host.
   void refuse_absent(const std::optional<Candidate>& chosen) const;
   // Throws InvalidArgument on every rank if the disk of some rank has a damaged snapshot.
   void refuse_damaged() const;
@@ -94,11 +97,11 @@ class Candidates {
   };
 
   // Finds, for each file of a snapshot, a rank whose disk has the file undamaged. `members` are the candidates of the
-  // snapshot on all ranks. If no rank has an undamaged copy of some file, adds the candidates to damaged_ or sets
-  // absent_, and returns nullopt.
+  // snapshot on all ranks. If no rank has an undamaged copy of some file, find_readers() adds the candidates to
+  // damaged_ or sets absent_, and returns nullopt.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
-  // Sets `lead.readers`, which has a rank that reads the file for each file of the manifest, or for only the file
-  // `only`. Returns a file that no rank has, or null if each file is on the disk of some rank.
+  // For each file of the manifest, or for only the file `only`, stores in `lead.readers` the rank that reads the file.
+  // Returns a file that is on no rank's disk, or null if each file is on the disk of some rank.
   const checkpoint::ManifestFile* assign_readers(Candidate& lead, const std::vector<Candidate>& members,
                                                  std::string_view only) const;
   void pass_over(const Candidate& candidate, std::string_view why_not);
@@ -109,7 +112,7 @@ class Candidates {
   std::map<std::string, checkpoint::Manifest> own_manifests_;  // this rank's manifests, by path
   std::vector<Candidate> all_;
   std::vector<Candidate> damaged_;  // the damaged candidates before the chosen candidate
-  // The first missing file, if any, that choose() has found to be on the disk of an absent host.
+  // The first file that choose() could not read because the file is on an absent host's disk, or nullopt.
   std::optional<AbsentFile> absent_;
   std::string said_;  // the last logged text, which is not logged again for another rank
 };

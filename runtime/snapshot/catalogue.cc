@@ -54,8 +54,8 @@ void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder
 
 void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
   std::uint64_t free = free_bytes(folder_);
-  // clean() keeps the snapshot from which the job resumes. clean() also keeps the newer snapshots that the job could
-  // not read and that may look complete on this disk.
+  // clean() keeps the snapshot from which the job resumes. clean() also keeps newer snapshots that look complete on
+  // this disk, although the job could not read all of their files.
   for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
     clean(keep, kNone);
     free = free_bytes(folder_);
@@ -92,7 +92,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
         return std::string();
       },
       group_);
-  // On rank 0, `record` does nothing, because rank 0 has recorded this start.
+  // On rank 0, `record` does nothing, because rank 0 has already recorded this start of the job.
   const auto record = [&] {
     try {
       if (!all_write) return record_start();
@@ -130,8 +130,8 @@ void Catalogue::record_start() {
   // record_generation() returns false if rank 0, or another rank of this host, has already recorded the start on
   // the disk.
   keeps_disk_ = checkpoint::record_generation(folder_, *unrecorded_);
-  // Clear resumes_from_ only after the start is recorded, because until then clean() needs the name to find the
-  // snapshots to keep.
+  // Clear resumes_from_ only after the start is recorded, because until then clean() keeps the snapshot that
+  // resumes_from_ names.
   unrecorded_.reset();
   resumes_from_.clear();
 }
@@ -163,7 +163,8 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
     } catch (const SystemError& error) {
       if (!is_full(error) || keep == 0) throw;
     }
-    // In each round, keep one older snapshot fewer, so that no more snapshots are removed than the write needs.
+    // Each round keeps one snapshot fewer than the round before, so that no more snapshots are removed than the write
+    // needs.
     clean(keep, being_written);
   }
 }

@@ -2,8 +2,8 @@
 // Catalogue manages the job's snapshot folder on this rank's disk. A Catalogue knows the snapshots in the folder and
 // the generation (the number of this start of the job), and decides which snapshots stay.
 //
-// Each disk is kept by one rank, which makes and removes the snapshots' folders on the disk. Rank 0 keeps its own disk.
-// On each disk that rank 0 does not keep, the first rank that records the generation keeps the disk.
+// On each disk, one rank makes and removes the snapshots' folders: we say that this rank keeps the disk. Rank 0 keeps
+// its own disk. Every other disk is kept by the first rank that records this start of the job on the disk.
 //
 // Threads: begin(), record_start() and check_room() run on the training's thread, while the writer's thread is idle.
 //   From begin() on, with_room(), clean() and note_saved_elsewhere() run on the writer's thread, or on the training's
@@ -42,7 +42,7 @@ class Catalogue {
   std::int64_t generation() const { return generation_; }
   // Returns a text for messages that describes this rank.
   std::string who() const;
-  // Returns the manifest of a snapshot of this run, still without files and items.
+  // Returns a manifest without files and items for this run's snapshot of `step`.
   checkpoint::Manifest head(std::int64_t step, std::string_view reason) const;
   // Returns the folder of this run's snapshot of `step`.
   std::filesystem::path path_of(std::int64_t step) const;
@@ -56,8 +56,9 @@ class Catalogue {
   // Collective. Begins a new generation of the job, which resumes from `from_step`, or from no snapshot if `from_step`
   // is nullopt. If `all_write` is true, every rank writes to its own disk; otherwise only rank 0 writes.
   void begin(std::optional<std::int64_t> from_step, bool all_write);
-  // Records this start of the job on this rank's disk, unless the disk already has the record. The call of begin() may
-  // have failed to write the record because the disk was full.
+  // Records this start of the job on this rank's disk, unless the disk already has the record. Before each sharded
+  // snapshot, open_sharded() calls record_start() again, because begin() may have found the disk too full for the
+  // record.
   void record_start();
   bool keeps_disk() const { return keeps_disk_; }
   bool all_write() const { return all_write_; }
@@ -68,17 +69,19 @@ class Catalogue {
   // SnapshotOptions::keep_best keeps.
   bool is_among_best(std::int64_t step, double value) const;
 
-  // Sets the name of the snapshot from which the job resumes. Until this start is recorded on this disk, clean() keeps
-  // the named snapshot, and the newer snapshots from which the job could not resume.
+  // Sets the name of the snapshot from which the job resumes. Until this start of the job is recorded on this disk,
+  // clean() keeps the named snapshot, and the newer snapshots that look complete on this disk.
   void set_resumes_from(std::string name) { resumes_from_ = std::move(name); }
-  // Notes that a snapshot's manifest is on another disk. After note_saved_elsewhere(), the snapshot's files on this
-  // disk count as parts of a saved snapshot, although this disk has no manifest.
+  // Records that another disk has the manifest of the snapshot of `step` and `generation`. After
+  // note_saved_elsewhere(), the snapshot's files on this disk count as parts of a saved snapshot, although this disk
+  // has no manifest.
   void note_saved_elsewhere(std::int64_t step, std::int64_t generation) { saved_elsewhere_.emplace(step, generation); }
-  // Removes the snapshots that SnapshotOptions does not keep. Logs a failure to remove snapshots.
+  // Removes the snapshots on this disk that neither keep, keep_every nor keep_best of SnapshotOptions protects. Logs a
+  // failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
   // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
-  // often as necessary. The newest snapshot stays. `being_written` is a step whose folder other ranks write to now, so
-  // with_room() does not remove the folder.
+  // often as necessary. The newest snapshot stays. with_room() does not remove the folder of the step `being_written`,
+  // because other ranks may be writing to the folder.
   void with_room(const std::function<void()>& write, std::int64_t being_written = kNone);
 
  private:

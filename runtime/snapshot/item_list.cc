@@ -36,7 +36,7 @@ std::vector<SnapshotValues> gather_values(ProcessGroup& group, const SnapshotVal
   return all;
 }
 
-// Makes the tensors of the item with the index `item` refer to the bytes that `kept` has for the tensors.
+// For each tensor of item number `item` that `kept` has a copy of, makes the tensor refer to the copied bytes.
 void put_back(const KeptState& kept, std::size_t item, std::vector<SnapshotTensor>& tensors) {
   for (const KeptState::Tensor& known : kept.tensors) {
     for (SnapshotTensor& tensor : tensors) {
@@ -134,7 +134,7 @@ void ItemList::take_slices(CapturedItem& captured) const {
   for (SnapshotTensor& tensor : captured.tensors) {
     const std::int64_t all =
         std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies());
-    // If every rank has the whole tensor, the tensor is a single slice, which rank 0 saves.
+    // If every rank has the whole tensor, rank 0 saves the whole tensor as one slice, and the other ranks save nothing.
     const SnapshotShard shard = tensor.shard.value_or(SnapshotShard{0, group_.rank() == 0 ? all : 0});
     SlicedTensor& sliced = captured.item.sliced.emplace_back(
         SlicedTensor{.name = tensor.name,

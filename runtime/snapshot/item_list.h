@@ -50,7 +50,8 @@ struct KeptState {
 
 class ItemList {
  public:
-  // The values of all items in a snapshot. Each item has either one set of values, or one set for each rank.
+  // The values of all items in a snapshot. For each item, the inner vector has one set of values, or one set for each
+  // rank.
   using Values = std::vector<std::vector<checkpoint::SnapshotValues>>;
 
   // `group` must outlive this object.
@@ -58,9 +59,9 @@ class ItemList {
 
   void add(ListedItem item);
   const std::vector<ListedItem>& all() const { return items_; }
-  // Returns whether some item is in shards, so that all ranks must write a part of a snapshot.
+  // Returns whether some item is sharded (split between the ranks), so that every rank must write a part of a snapshot.
   bool are_sharded() const;
-  // Returns the number of bytes of a snapshot whose items are not in shards.
+  // Returns the size in bytes of the items' tensors on this rank, which is a snapshot's size if no item is sharded.
   std::uint64_t bytes() const;
   // Collective. Throws Mismatch on every rank if ranks have added different items.
   void compare() const;
@@ -70,11 +71,11 @@ class ItemList {
   // the other ranks are empty.
   Values values(bool of_all_ranks, const KeptState* kept = nullptr) const;
   // Returns the items that this rank saves. If `saves_alone` is true, this rank saves all items. If `saves_alone` is
-  // false, rank 0 saves the items without shards, and each rank saves its slices of the sharded items.
+  // false, rank 0 saves the items that are not sharded, and each rank saves its slices of the sharded items.
   std::vector<CapturedItem> capture(Values values, bool saves_alone, const KeptState* kept = nullptr) const;
 
  private:
-  // Replaces the whole tensors of a captured item that is in shards by this rank's slices of the tensors.
+  // Replaces the tensors of `captured`, which is a sharded item, by the slices of the tensors that this rank saves.
   void take_slices(CapturedItem& captured) const;
 
   ProcessGroup& group_;

@@ -23,8 +23,8 @@ std::string names_of(const std::vector<std::string>& names) {
   return joined(names, checkpoint::in_quotes, ", ", kMostNames);
 }
 
-// ValuesItem is a snapshot item that has only values and no tensors. The function check() reads all values, to find
-// values of a wrong type, before load() sets the values.
+// ValuesItem is a snapshot item that has only values and no tensors. Before load() sets the program's values, check()
+// reads all saved values, to find values of a wrong type.
 class ValuesItem final : public SnapshotItem {
  public:
   using Get = std::function<SnapshotValues()>;

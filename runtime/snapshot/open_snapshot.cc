@@ -22,7 +22,8 @@ using checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotVa
 
 namespace {
 
-// Returns, on rank 0, the sum of each per-rank number over all saved ranks. Returns zeros on the other ranks.
+// On rank 0, returns the sum of each number in `item` over all saved ranks. On the other ranks, returns a zero for each
+// number.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
@@ -70,7 +71,7 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 }  // namespace
 
-// SharedItem is an item of the snapshot, whose files one rank reads for all ranks.
+// A SharedItem is an item of the snapshot. One rank reads each of the item's files, and sends the bytes to all ranks.
 class OpenSnapshot::SharedItem final : public SavedItem {
  public:
   // `snapshot` and `item` must outlive this object.
@@ -103,8 +104,8 @@ class OpenSnapshot::SharedItem final : public SavedItem {
 
 OpenSnapshot::OpenSnapshot(ProcessGroup& group, Candidate chosen)
     : group_(group), chosen_(std::move(chosen)), manifest_(*chosen_.contents), files_(chosen_.own_path) {
-  // The manifest lists only the tensors that are in slices. The rank that reads a file of whole tensors sends all ranks
-  // the list of the file's tensors, each as one slice.
+  // The manifest lists only tensors that were saved in slices. A file of whole tensors has a list of its tensors, so
+  // the rank that reads the file sends this list to all ranks, with each tensor as one slice.
   checkpoint::Manifest own;
   own.world_size = group.size();
   for (const ManifestItem& item : manifest_.items) {
@@ -154,8 +155,8 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       continue;
     }
     try {
-      // An item may be in shards although the saved item was not, or the reverse, so compare only whether both are
-      // per rank.
+      // Don't compare whether the item and the saved item are sharded, because a sharded item may load tensors that
+      // were saved whole, and the reverse.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
         throw InvalidArgument(
@@ -175,8 +176,8 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
   compare_tied(items);
 }
 
-// check() calls compare_tied() only after every rank has found that each item fits, because the ranks read the tied
-// tensors together.
+// check() calls compare_tied() after every rank has found that each item fits the snapshot, because compare_tied() is
+// collective.
 void OpenSnapshot::compare_tied(const ItemList& items) {
   for (const ListedItem& item : items.all()) {
     const ManifestItem* const saved = find(item);

@@ -40,8 +40,8 @@ void Rescue::keep(std::int64_t step) {
   is_updating_ = false;
 }
 
-// Notes how often each tensor was written, and whether the counts include every write. Some optimizers write tensors
-// without increasing the count, such as LibTorch's SGD, which writes through data().
+// Records how often each tensor has been written, and whether these counts include every write. Some optimizers write
+// tensors without increasing the count, such as LibTorch's SGD, which writes through data().
 void Rescue::keep_counts() {
   are_writes_known_ = step_ != kNone;
   for (Counted& tensor : counted_) {
@@ -50,8 +50,8 @@ void Rescue::keep_counts() {
   }
 }
 
-// If a step has two backward passes, is_updating_ is true after the first backward pass, although no optimizer has
-// written a tensor yet.
+// If a step has two backward passes, is_updating_ is true after the first pass, although no optimizer has written a
+// tensor yet.
 bool Rescue::is_as_kept() const {
   const auto is_unwritten = [](const Counted& tensor) { return tensor.version() == tensor.kept; };
   return !is_updating_ || (are_writes_known_ && std::ranges::all_of(counted_, is_unwritten));
@@ -123,17 +123,17 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // Wait for the writer first, because the writer may be saving this very step, and the rank that gets the claim looks
-  // for the saved step on the disk.
+  // Wait for writer_ first, because writer_ may be saving this very step, and take() looks on the disk whether the step
+  // is saved.
   writer_.wait_alone();
-  // The claim of one surviving rank lasts until the step is durable. If the rank with the claim is killed before the
-  // step is durable, the next survivor, which waits in take(), gets the claim and finds that the step is not saved.
+  // Only the surviving rank that holds the claim saves the step, and it holds the claim until the step is durable. If
+  // that rank is killed first, the next survivor, which waits in take(), gets the claim and saves the step.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));
   if (!claim) return;
-  // The survivor uses a separate thread and folder, because the group may have failed, and rank 0 may be writing to the
-  // same disk.
+  // Use neither writer_'s thread nor writer_'s folder, because the group may have failed, and rank 0 may be writing to
+  // the same disk.
   BackgroundWriter survivor([this](checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
                                    const std::exception_ptr& why_not) {
     if (why_not) std::rethrow_exception(why_not);

@@ -26,8 +26,8 @@ namespace lockstep {
 
 class Rescue {
  public:
-  // All arguments must outlive this object. `are_steps_over` returns whether the device has finished the work that the
-  // last backward passes started.
+  // All arguments must outlive this object. `are_steps_over` returns whether the device has finished the work of the
+  // last backward passes.
   Rescue(ProcessGroup& group, Catalogue& catalogue, const ItemList& items, SnapshotWriter& writer,
          std::function<bool()> are_steps_over)
       : group_(group),
@@ -38,10 +38,10 @@ class Rescue {
 
   // Keeps the training state at the end of `step`. Every step calls keep(), so keep() must be cheap.
   void keep(std::int64_t step);
-  // Copies the module's buffers again after a forward pass that follows `step` has received rank 0's buffers, so that
-  // every survivor saves rank 0's buffers.
+  // Copies the module's buffers again, so that every survivor saves rank 0's buffers. Call keep_buffers() when the
+  // forward pass after `step` has received rank 0's buffers.
   void keep_buffers(std::int64_t step);
-  // Notes that a backward pass has ended, after which optimizers may write until the next keep().
+  // Records that a backward pass has ended, so that optimizers may write tensors until the next keep().
   void begin_update() { is_updating_ = true; }
   // Forgets the kept step. Call forget() if the memory no longer has the state of the kept step.
   void forget() { step_ = kNone; }
@@ -58,7 +58,7 @@ class Rescue {
  private:
   static constexpr std::int64_t kNone = -1;
 
-  // A Counted is a tensor that optimizers write, with the number of writes to the tensor.
+  // A Counted describes a tensor that optimizers write, and has the number of writes to the tensor.
   struct Counted {
     std::function<std::uint64_t()> version;
     bool is_parameter = false;
@@ -69,13 +69,12 @@ class Rescue {
   void keep_counts();
   // Returns whether no optimizer has written a tensor since the last keep().
   bool is_as_kept() const;
-  // If a part of the state was lost with a dead rank and may not be dropped, logs why the step is not saved, and
-  // returns true.
+  // Returns whether a dead rank had values or shards without which the step can't be saved; if so, logs the reason.
   bool refuse_lost(std::string_view why);
   // Returns a text for messages that says from which step the job resumes, and how many steps the job repeats.
   std::string cost_of_loss() const;
-  // Saves a snapshot whose items are not in shards. The first surviving rank that claims the snapshot writes the whole
-  // snapshot to its own disk.
+  // Saves the kept step without a collective. REQUIRES: no item is sharded. The first surviving rank that claims the
+  // step writes the whole snapshot to its own disk.
   void save_alone(std::string_view why, ItemList::Values values);
 
   ProcessGroup& group_;

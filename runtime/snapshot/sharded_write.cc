@@ -69,7 +69,7 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
   }
   // The manifest makes the files a snapshot. If the job crashes before the manifest is durable, the disks have files
   // without a manifest, which the next start ignores and the next save removes. If the job crashes after the manifest
-  // is durable, the snapshot is complete, whichever ranks have a copy of the manifest.
+  // is durable, the snapshot is complete, even if no other rank has a copy of the manifest.
   std::exception_ptr reason;
   try {
     if (!failures.empty()) throw Error(joined(failures, std::identity(), "; ", kMostNamed));
@@ -88,9 +88,9 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
 }
 
 void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot) {
-  // Wait for two timeouts, because rank 0 begins to wait for the other ranks within one timeout, and waits up to a
-  // second timeout. If rank 0 does not answer, this rank keeps the files, because the snapshot is complete if the
-  // manifest is on rank 0's disk.
+  // Wait for two of the group's timeouts, because rank 0 may begin to wait up to one timeout later than this rank, and
+  // may then wait for another timeout. If rank 0 does not answer, this rank keeps the files, because the snapshot is
+  // complete if the manifest is on rank 0's disk.
   const std::string key = key_of(snapshot, group.rank(), kManifest);
   const std::string text = group.store().get(
       key, Deadline::after(group.timeout()).is_never() ? Deadline::never() : Deadline::after(2 * group.timeout()));
@@ -99,7 +99,7 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs the reason
   const Manifest manifest = checkpoint::manifest_from_text(text);
   // Rank 0's disk has the manifest, so the files on this disk belong to a saved snapshot even if copying the manifest
-  // fails. Without note_saved_elsewhere(), clean() would take the files for the remains of a crash.
+  // fails. Without note_saved_elsewhere(), clean() would remove the files, as if a crash had left them.
   catalogue.note_saved_elsewhere(manifest.step, manifest.generation);
   std::string failure;
   const auto copy = [&] {
@@ -135,8 +135,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   } catch (const Error& error) {
     own = error.what();
   }
-  // The folders must exist before all_gather_text() returns, because a rank may write to a folder that another rank
-  // has made.
+  // Call all_gather_text() only after the folders are made, because a rank may write to a folder that another rank has
+  // made.
   std::vector<std::string> failures;
   bool is_any_busy = false;
   const std::vector<std::string> all =
@@ -162,8 +162,9 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
     failure = fmt::format("{}: {}", catalogue.who(), error.what());
   }
   if (group.rank() == 0) return join(group, catalogue, path, std::move(head), std::move(failure));
-  // Set the key last, because the key says that the files are durable. If a rank is killed before it sets the key, its
-  // files stay without a manifest, and rank 0's wait for the key ends when the group fails.
+  // Set this rank's key last, because the key tells rank 0 that the files are durable. If this rank is killed before it
+  // sets the key, the files stay without a manifest, and rank 0 waits for the key until the group fails or the timeout
+  // passes.
   group.store().set(
       key_of(path, group.rank(), kWritten),
       write_record(Written{failure, catalogue.keeps_disk(), failure.empty() ? checkpoint::to_text(head) : ""},
@@ -172,8 +173,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
 }
 
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step) {
-  // Set a key only if the key does not exist yet, because the files may still become a snapshot if all ranks have
-  // written their files.
+  // Don't overwrite a key that exists, because the snapshot may still become complete if every rank has set its key
+  // "written".
   const fs::path path = catalogue.path_of(step);
   const auto set_if_absent = [&](int rank, const char* what, std::string_view value) {
     group.store().compare_set(key_of(path, rank, what), "", value);

@@ -3,14 +3,15 @@
 // rank 0 writes the manifest after all files are durable. The ranks communicate through the group's store, because a
 // writer's thread may not start a collective while the training's thread starts collectives.
 //
-// The store has up to two keys for each rank and snapshot. Each rank sets its key "written" to its part of the
-// manifest, or to its failure, and rank 0 reads the key. If a rank keeps a disk (catalogue.h), rank 0 sets the rank's
-// key "manifest" to the whole manifest, or to an empty text after a failure. The rank that reads a key erases the key.
+// The store has up to two keys for each rank and snapshot. Each rank but rank 0 sets its key "written" to its part of
+// the manifest or to its failure, and rank 0 reads the key. For each rank that makes and removes the folders on a disk
+// (catalogue.h), rank 0 sets the key "manifest" to the whole manifest, or to an empty text after a failure. The rank
+// that reads a key erases the key.
 //
 // Threads: write_sharded() runs on the writer's thread; the other functions run on the training's thread.
-// Failure: open_sharded() returns the reason of a failure, equal on every rank, and throws the group's errors. If the
-//   snapshot is not durable, write_sharded() throws the reason on rank 0. After a failure, the ranks remove the
-//   snapshot's files from their disks. A rank to which rank 0 does not answer leaves the files on its disk.
+// Failure: open_sharded() returns the reason of a failure as a text that is equal on every rank, and throws the group's
+//   errors. If the snapshot is not durable, write_sharded() throws the reason on rank 0. After a failure, the ranks
+//   remove the snapshot's files from their disks. A rank that gets no answer from rank 0 leaves its files on the disk.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +32,15 @@ inline constexpr const char* kBusy = "busy";
 // saved now, removes the folder and returns the reason, which is equal on every rank. The returned reason is kBusy if a
 // rank still writes an earlier step. `is_busy` says whether this rank still writes an earlier step.
 std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, checkpoint::Manifest head, bool is_busy);
-// Writes this rank's files. REQUIRES: open_sharded() has returned an empty text. Rank 0 also waits until all ranks'
-// files are durable, writes the manifest, and sends the manifest to the ranks that keep a disk. `why_not` is null, or
-// the exception because of which this rank has nothing to write.
+// Writes this rank's files. REQUIRES: open_sharded() has returned an empty text. On rank 0, write_sharded() then waits
+// until all ranks' files are durable, writes the manifest, and sends the manifest to the ranks that keep a disk
+// (catalogue.h). If this rank has nothing to write, `why_not` is the exception that says why; otherwise `why_not` is
+// null.
 void write_sharded(ProcessGroup& group, Catalogue& catalogue, checkpoint::Manifest head,
                    std::span<const checkpoint::ItemSource> sources, const std::exception_ptr& why_not);
 // Makes write_sharded() of `step` on this rank stop waiting for other ranks. A rank that ends early calls
-// give_up_sharded(), because the other ranks finish their copies in a backward pass that this rank does not reach.
+// give_up_sharded(), because the other ranks write their files only after a backward pass that this rank does not
+// reach.
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step);
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// The least time between two warnings. Without kBetweenWarnings, the warnings could fill a pipe that nobody reads for a
+// The least time between two warnings. If the warnings came more often, they could fill a pipe that nobody reads for a
 // while, such as mpirun's pipe while mpirun ends a job.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 
@@ -41,7 +41,8 @@ void SnapshotWriter::write(const checkpoint::Manifest& head, std::span<const che
 
 void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> items) {
   const std::int64_t step = head.step;
-  // Set last_saved_ on every rank, even if the step is left out below, because all ranks must find the same steps due.
+  // Set last_saved_ on every rank, even if the step is not saved below, because all ranks must decide alike which steps
+  // to save.
   last_saved_ = step;
   const bool is_sharded = catalogue_.all_write();
   if (group_.rank() != 0 && !is_sharded) return;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SnapshotWriter writes this run's snapshots, one after another. SnapshotWriter writes a snapshot in the background
-// while training continues. A snapshot that is due before the last write has ended is left out. If an item is sharded,
-// all ranks write; otherwise only rank 0 writes.
+// SnapshotWriter writes this run's snapshots, one after another. SnapshotWriter
+// writes a snapshot in the background while training continues. If a snapshot is due before the previous snapshot is
+// written, SnapshotWriter skips the new snapshot. If an item is sharded, all ranks write; otherwise only rank 0 writes.
 //
 // Threads: only the training's thread may call the functions of SnapshotWriter.
-// Failure: start() and report() log why a step was not saved, and training continues; save() throws the reason, like
-//   on_rank0(). Collective calls throw the group's errors.
+// Failure: start() and report() log why a step was not saved, and training continues; save() throws the reason on rank
+//   0, and PeerLost with the reason on the other ranks. Collective calls throw the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class SnapshotWriter {
   std::int64_t last_saved() const { return last_saved_; }
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
-  // Starts to write `items` in the background, or logs why this step is left out. Collective if an item is sharded.
+  // Starts to write `items` in the background, or logs why this step is not saved. Collective if an item is sharded.
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Collective. Saves the step of `head`, unless the step is saved already, and returns when the step is durable.
   void save(const checkpoint::Manifest& head, std::vector<CapturedItem> items);
@@ -45,8 +45,8 @@ class SnapshotWriter {
   void wait(const char* call);
   // Waits until this rank's part of the snapshot is written, but not for other ranks, which may be dead.
   void wait_alone() { thread_.wait(); }
-  // Logs the outcome of the last background write. Rank 0 logs success and failure; another rank logs only a failure of
-  // its own disk.
+  // Logs the outcome of the last background write. Rank 0 logs success and failure; each other rank logs only a failure
+  // to write to its own disk.
   void report();
   // Makes the background write on this rank stop waiting for other ranks. A rank that ends before the other ranks calls
   // give_up(). After give_up(), wait() is not collective.
@@ -58,7 +58,7 @@ class SnapshotWriter {
              const std::exception_ptr& why_not);
   // Waits for the other ranks at a barrier before this rank waits for its background thread. If a rank makes another
   // call and does not come to the barrier, the barrier throws an error that names the rank. Without the barrier, this
-  // rank would wait for copies that another rank finishes only in its next backward pass.
+  // rank could wait for another rank that writes its files only after the next backward pass.
   void meet_to_wait(const char* call);
 
   ProcessGroup& group_;

@@ -31,8 +31,8 @@ namespace lockstep {
 
 using checkpoint::SnapshotValues;
 
-// Impl has the parts of BasicSnapshots, and decides when each part acts. Each member is declared after the members that
-// it uses, so a member is destroyed before the members that it uses.
+// Impl has the members of BasicSnapshots, and the functions that use several of these members. Each member is declared
+// after the members that it uses, so a member is destroyed before the members that it uses.
 struct BasicSnapshots::Impl {
   Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
        const SnapshotOptions& the_options)
@@ -71,8 +71,8 @@ struct BasicSnapshots::Impl {
   std::vector<CapturedItem> capture() {
     ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
     std::vector<CapturedItem> captured = items.capture(std::move(values), false);
-    // If a failure of the group has interrupted the step's gradient sums on the GPU, the tensors that were captured
-    // above are not the step's state.
+    // If the group has failed while the GPU was summing the step's gradients, the tensors captured above are not the
+    // state at the end of the step.
     if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws if the group has failed
     return captured;
   }
@@ -103,13 +103,13 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
-  // Returns the reason that the manifest gives for a snapshot that is among the best. The reason says "so far", because
+  // Returns the text with which the manifest says that the snapshot is among the best. The text says "so far", because
   // better snapshots may be saved later.
   std::string describe_best(double value) const {
     if (options.keep_best == 1) return fmt::format("the best so far, with {}", value);
     return fmt::format("one of the {} best so far, with {}", options.keep_best, value);
   }
-  // Decides, on rank 0, whether the step with `value` is one of the best, and whether the step is saved already.
+  // On rank 0, decides whether `value` makes the current step one of the best, and whether the step is saved already.
   BestStep judge(double value) {
     const std::int64_t step = count();
     if (std::isnan(value)) {
@@ -166,15 +166,17 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 
 BasicSnapshots::~BasicSnapshots() {
   try {
-    // Save the kept step first, while the items still have the state of the step. The group may have failed.
+    // Save the step that `rescue` keeps first, because the items still have the state of that step. The group may have
+    // failed.
     if (impl_->unwinding.is_unwinding()) {
       impl_->writer.give_up();
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
     } else if (impl_->rescue.step() != impl_->saved_for_stop) {
-      // Save the kept step if the ranks have agreed to stop after the last step(), for example during an evaluation.
+      // If the ranks have agreed to stop since the last step(), for example during an evaluation, save the step that
+      // `rescue` keeps.
       if (const auto reason = should_stop(*impl_->group)) impl_->rescue.save(*reason, true);
     }
-    // Remove this object's callbacks from the program's training steps, because the steps outlive this object.
+    // Remove the callbacks that restore() has set, because the objects that call the callbacks outlive this object.
     if (impl_->is_begun) {
       for (const Steps& steps : impl_->steps) {
         steps.before_update(nullptr);
@@ -231,7 +233,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   // last, because load() changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
-    // Set the name before check_room(), which calls clean(): until this start is recorded, clean() must keep the chosen
+    // Call set_resumes_from() before check_room(), because check_room() calls clean(), and clean() must keep the chosen
     // snapshot and the newer snapshots.
     self.catalogue.set_resumes_from(chosen->own_path.filename().string());
     for (const Candidate& it : candidates.all()) {
@@ -347,7 +349,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   OpenSnapshot snapshot(*self.group, *best);
   ItemList model(*self.group);
   model.add(*std::ranges::find(self.items.all(), "model", &ListedItem::name));
-  // Forget the kept step before the model changes, because no survivor may save the new model as the last step's state.
+  // Call forget() before the model changes, because no surviving rank may save the new model as the last step's state.
   self.is_over = true;
   self.rescue.forget();
   snapshot.check(model, self.options.restore);

@@ -25,10 +25,10 @@ namespace lockstep::store {
 // Returns proto::kNonceBytes random bytes, which nobody can guess. Throws the exceptions of fill_random().
 std::string random_nonce();
 
-// ChallengeResponse has the greeting's fields of both ends of one connection, and computes both ends' proofs over these
-// fields. Each end of the connection fills in all fields of its ChallengeResponse. To check the other end's proof,
-// verify() computes the expected proof and compares the two proofs. Ranks also use ChallengeResponse when they connect
-// to each other (comm/tcp/greeting.h); the rank that connects is the client.
+// ChallengeResponse has the fields that client and server exchange in the greeting of one connection, and computes the
+// proofs of client and server. The client and the server each fill in all fields of a ChallengeResponse. To check a
+// proof of the other end, verify() computes the expected proof and compares the two proofs. Ranks also use
+// ChallengeResponse when they connect to each other (comm/tcp/greeting.h); the rank that connects is the client.
 struct ChallengeResponse {
   const Secret* secret = nullptr;  // must outlive this object; null means zeros in place of a secret
   std::string run_id = {};         // the run that the client claims
@@ -77,7 +77,7 @@ class ServerGreeting {
 };
 
 // ClientGreeting computes the client's messages in the greeting of one connection. If the greeting fails, prove() and
-// check() throw StoreError, whose message has the server's address, if the caller gave the address.
+// check() throw StoreError. The error's message has the server's address if the caller gave the address.
 class ClientGreeting {
  public:
   // `secret` may be null, and must outlive this object if it is not null.

@@ -14,8 +14,8 @@ namespace lockstep::store {
 struct Endpoint {
   net::HostPort address = {};
   // The secret of the run. A client with a secret refuses a server that doesn't ask for the secret, because that server
-  // is not the run's server. A client without a secret throws an error if the server asks for the secret; the error
-  // says where to set the secret.
+  // is not the run's server. If the server asks for the secret and the client has no secret, the client throws an error
+  // that says where to set the secret.
   std::optional<Secret> secret = {};
   // The id of the run, and this client's role in the run, such as "rank 3", "launcher" or "doctor". The run's id and
   // the role are part of the client's proof (auth.h), and appear in the server's log. A server whose run has another id

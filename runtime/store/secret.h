@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Secret is the secret that all processes of a run share. Only a process that knows the secret may use the
-// run's store.
+// A Secret holds the secret that all processes of a run share. Only a process that knows the secret may use the run's
+// store.
 //
 // A secret has 256 random bits, and is written as 64 hex digits. A secret never appears in a log, an error message or a
 // command line. The destructor of each Secret overwrites the object's bytes.
@@ -30,8 +30,8 @@ class Secret {
   // the secret in the file that LOCKSTEP_STORE_SECRET_FILE names. If both variables are unset, returns nullopt. The
   // secret's file must contain only the 64 hex digits, and may end with a newline. The secret's file must be a regular
   // file of mode 0600 or stricter, and must belong to this user or to root. On a read-only file system, the secret's
-  // file may have any mode. Throws InvalidArgument, which names the variable and the remedy, if the secret or its file
-  // is not valid.
+  // file may have any mode. If the secret or the secret's file is not valid, throws InvalidArgument with a message that
+  // names the variable and the remedy.
   static std::optional<Secret> of_environment(const Environment& environment);
 
   Secret(const Secret&) = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreInternals declares functions of lockstep's own stores that only lockstep calls. A Store that a program
-// implements need not have the functions of StoreInternals.
+// StoreInternals declares functions of lockstep's own stores that lockstep calls and programs don't call. A Store that
+// a program implements need not have the functions of StoreInternals.
 #pragma once
 
 #include "lockstep/store/store.h"
@@ -10,8 +10,8 @@ namespace lockstep::store {
 // Threads: any thread may call the functions of StoreInternals.
 class StoreInternals {
  public:
-  // Works like Store::stop_waiting(), and also keeps calls from waiting long for an answer of the store's server. Call
-  // give_up() when the store's server is known to have stopped answering. Doesn't block.
+  // Works like Store::stop_waiting(), and also makes calls wait only a short time for answers of the store's server.
+  // Call give_up() when the store's server is known to have stopped answering. Doesn't block.
   virtual void give_up() = 0;
   // Closes the store's idle connections if no call has used a connection since the last rest(). The next call
   // connects again.

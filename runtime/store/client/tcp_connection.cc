@@ -105,8 +105,8 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_s
     }
     if (ready <= 0) continue;
     if (at_stop == AtStop::end) return false;
-    // A descriptor of the Stop stays readable, so the loop shortens the limit once and then no longer polls
-    // the descriptor.
+    // A descriptor of `stop` stays readable, so the loop shortens `limit` once, and then no longer polls the
+    // descriptor.
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;
@@ -137,8 +137,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   for (;;) {
     const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
-      // The buffer of the connection keeps the reply's bytes until the next receive(), because contents_ has views of
-      // these bytes.
+      // contents_ has views of the reply's bytes, which stay in the buffer of connection_ until the next receive().
       contents_ = reader.contents();
       connection_.consume(reader.size());
       return contents_;

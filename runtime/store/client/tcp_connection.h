@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TcpConnection is one connection to a store server: requests go out, and replies come in. Only one thread at a time
-// may use a TcpConnection.
+// TcpConnection is a client's connection to a store server, on which the client sends requests and receives replies.
+// Only one thread at a time may use a TcpConnection.
 #pragma once
 
 #include <chrono>
@@ -28,12 +28,12 @@ enum class Expect {
 
 // Stop has file descriptors that shorten the waits on a connection when the descriptors become readable.
 struct Stop {
-  // A descriptor that becomes and stays readable when no call may wait long any more, or -1 for no descriptor.
+  // A descriptor that becomes readable, and stays readable, once calls must no longer wait, or -1 for no descriptor.
   int fd = -1;
   // The longest time that a call waits for an answer after `fd` has become readable.
   std::chrono::nanoseconds grace{};
-  // A descriptor like `fd`, which becomes readable when the store is known not to answer. After `give_up_fd` has become
-  // readable, a call waits at most `last_grace` for an answer.
+  // A descriptor that becomes readable, and stays readable, once the server is known not to answer, or -1 for no
+  // descriptor. After `give_up_fd` has become readable, a call waits at most `last_grace` for an answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };
@@ -41,14 +41,15 @@ struct Stop {
 class TcpConnection {
  public:
   // Connects to a lockstep server and greets the server (auth.h). If connecting or the greeting fails, tries again
-  // until the deadline; a full listen queue of the server shows only during the greeting. Throws Timeout at the
-  // deadline; the message says what was tried and what failed. Throws StoreError at once if the server refuses the
-  // client, if the client refuses the server, or if `expect` is is_there and nobody listens.
+  // until the deadline. If the server's listen queue is full, connecting may succeed, and then the greeting fails.
+  // Throws Timeout at the deadline; the message says what was tried and what failed. Throws StoreError at once if the
+  // server refuses the client, if the client refuses the server, or if nobody listens at the address and `expect` is
+  // Expect::is_there.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // Works like open(), but tries only once, because the server is known to listen.
+  // Works like open(), but tries to connect only once, because the server is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
-  // Works like open(), with another greeting. `greet` does the greeting on `connection`, and `attempt` is the number of
-  // the try, from 1. `or_what` is a text for the Timeout's message that guesses which program listens at `address`.
+  // Works like open(), with another greeting. `greet` does the greeting on `connection`; `attempt` is 1 for the first
+  // attempt to connect. `or_what` is a text for the Timeout's message that guesses which program listens at `address`.
   using Greet = std::function<void(TcpConnection& connection, int attempt)>;
   static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
                                  const Greet& greet, std::string_view or_what);
@@ -63,8 +64,8 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until bytes of a reply can be received. Returns false if Stop::fd became readable first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Returns the underlying connection, with the received bytes that receive() has not returned. After release(), the
-  // caller itself sends and receives on the connection.
+  // Returns the underlying net::Connection, which also has the received bytes that receive() has not used. After
+  // release(), the caller itself sends and receives on the connection.
   net::Connection release() && { return std::move(connection_); }
   // Returns the numeric address of the server.
   net::HostPort peer() const;

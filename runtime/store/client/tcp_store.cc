@@ -28,8 +28,8 @@ constexpr std::string_view kHostVanished =
 constexpr std::string_view kHostSilent =
     "the process that hosts the store may be stopped, or the network between may be cut: look at that process's host";
 
-// Returns the time until the deadline, in ms, which a request tells the server. The returned time is 0 if the deadline
-// has passed, and -1 if the deadline never comes.
+// Returns the milliseconds until the deadline, as the number that a request gives to the server. The returned time is 0
+// if the deadline has passed, and -1 if the deadline never comes.
 std::int64_t timeout_of(const Deadline& deadline) {
   if (deadline.is_never()) return -1;
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
@@ -39,8 +39,7 @@ Frame frame_of(const proto::Contents& reply) {
   return {.status = static_cast<std::uint8_t>(reply.number), .list = {reply.values.begin(), reply.values.end()}};
 }
 
-// Returns whether `error` is an errno value that the kernel gives a connection whose other host can't be reached
-// any more.
+// Returns whether `error` is an errno value that says that the host at the other end of a connection can't be reached.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
 }
@@ -100,8 +99,8 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  // Connect without holding mutex_, because connecting takes a while, and other threads take and return
-  // connections meanwhile.
+  // Connect without holding mutex_, because connecting takes a while, and other threads must not wait for mutex_
+  // meanwhile.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());
@@ -148,7 +147,7 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   }
 }
 
-// Returns the time by which the answer to a request that waits until `deadline` must have arrived.
+// Returns the time by which the server must have answered a request that waits at the server until `deadline`.
 Deadline TcpStore::answer_deadline(const Deadline& deadline) const {
   if (deadline.is_never()) return deadline;
   return Deadline::after(deadline.remaining() + options_.cancel_timeout);
@@ -173,8 +172,8 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
     // The answer and the cancel may cross. A cancelled wait has one answer. If the server answered the wait before
-    // CANCEL_WAIT arrived, the server sends a second answer, to CANCEL_WAIT. Read the answers to the wait and to
-    // CANCEL_WAIT, because the next request on this connection must not get the second answer.
+    // CANCEL_WAIT arrived, the server also answers CANCEL_WAIT. Read both answers, to the wait and to CANCEL_WAIT,
+    // because the next request on this connection must not get the answer to CANCEL_WAIT.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));

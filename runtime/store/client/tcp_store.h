@@ -36,9 +36,9 @@ struct TcpStoreOptions {
   // request_timeout, the call throws StoreLost.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
   // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). A
-  // call waits for the answer because only the server can say which rank has not arrived, or which event came first.
-  // The server's process may be suspended for a while without being lost. If the server is silent for longer than
-  // cancel_timeout, the call throws StoreLost.
+  // call still waits for the answer after the deadline, because only the server can say which rank has not arrived, or
+  // which event came first. The server's process may be suspended for a while without being lost. If the server is
+  // silent for longer than cancel_timeout, the call throws StoreLost.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
   // The longest time that a call waits for the server's answer after give_up().
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
@@ -62,8 +62,8 @@ class TcpStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Returns the number of all keys on the server, including keys without the prefix "/", which other kinds of clients
-  // have set.
+  // Returns the number of all keys on the server, including the keys that other kinds of clients have set without the
+  // prefix "/".
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
   // Cancels pending waits at the server. After stop_waiting(), every request waits at most

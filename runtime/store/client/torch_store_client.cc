@@ -19,14 +19,15 @@ using proto::Op;
 // The longest time for an answer of torchrun's agent. The agent is already running when this client connects, and may
 // end together with rank 0.
 constexpr auto kAnswerLimit = std::chrono::seconds(5);
-// The longest times for one greeting. A current server answers at once. A busy server does not answer the legacy
-// greeting at all, so kLegacyLimit is short.
+// The longest times for one greeting. A current server answers at once. A busy server may never answer the legacy
+// greeting, so kLegacyLimit is short.
 constexpr auto kCurrentLimit = std::chrono::seconds(10);
 constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
-// Returns the number of a PING request, which a current server sends back. A server of PyTorch 1.13 reads VALIDATE as
-// SET, and reads the magic number and three bytes of the PING as the length of a key. The byte 0xff makes this length
-// exceed the limit of the server of 1.13, so the server closes the connection instead of waiting.
+// Returns the number for a PING request; a server that speaks the current dialect sends the number back. A server of
+// PyTorch 1.13 reads VALIDATE as SET, and reads the magic number and three bytes of the PING as the length of a key.
+// The byte 0xff makes this length exceed the limit of the server of 1.13, so the server closes the connection instead
+// of waiting.
 std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
 
 }  // namespace
@@ -49,7 +50,8 @@ std::string TorchStoreClient::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-// A server of PyTorch 1.13 closes the connection on the current greeting, so every other try uses the dialect of 1.13.
+// A server of PyTorch 1.13 closes the connection when a client greets in the current dialect, so every second attempt
+// uses the legacy dialect.
 void TorchStoreClient::connect(const Deadline& deadline, Expect expect) {
   const auto try_greeting = [&](TcpConnection& connection, int attempt) {
     dialect_ = attempt % 2 == 1 ? Dialect::current : Dialect::legacy;

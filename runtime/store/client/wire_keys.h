@@ -12,8 +12,8 @@ namespace lockstep::store {
 // The prefix that PyTorch's clients put before each key of a user (see proto/PROTOCOL.md).
 inline constexpr char kKeyPrefix = '/';
 
-// Returns `key` with the prefix kKeyPrefix, as a client sends the key. Throws InvalidArgument, which names the store,
-// if the key is too long.
+// Returns `key` with the prefix kKeyPrefix, as a client sends the key. If the key is too long, throws InvalidArgument
+// with a message that names the store.
 std::string wire_key(std::string_view store, std::string_view key);
 
 // WireKeys holds several keys with their prefix, and views of the prefixed keys. The constructor throws InvalidArgument

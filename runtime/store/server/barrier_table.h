@@ -29,10 +29,11 @@ class BarrierTable {
   };
   // Lets `waiter` arrive at a barrier. REQUIRES: `waiter` is in no barrier.
   Arrival arrive(WaiterId waiter, std::string_view name, std::int64_t world_size);
-  // Removes a waiter from its barrier, as if the waiter had not arrived. Does nothing if the waiter is in no barrier.
+  // Removes a waiter from the barrier in which it waits, as if the waiter had not arrived. Does nothing if the waiter
+  // is in no barrier.
   void leave(WaiterId waiter);
   // Returns the waiters that were released since the last take_released(), except each barrier's last waiter to arrive.
-  // The returned waiters are in no barrier any more.
+  // The returned waiters have left their barriers and may proceed.
   std::vector<WaiterId> take_released();
 
  private:
@@ -43,8 +44,8 @@ class BarrierTable {
   using Barriers = std::unordered_map<std::string, Barrier>;
 
   Barriers barriers_;
-  // The waiters that are in a barrier, each with a pointer to the barrier in barriers_, whose elements have
-  // stable addresses.
+  // A map from each waiter that is in a barrier to the element of barriers_ for that barrier. Elements of barriers_
+  // have stable addresses.
   std::unordered_map<WaiterId, Barriers::pointer> inside_;
   std::vector<WaiterId> released_;
 };

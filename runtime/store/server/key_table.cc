@@ -33,7 +33,7 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
 void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
-    // Calls that may throw come first. The observer runs while the table still has the old value. No waiter is woken,
+    // Calls that may throw come first. Call observer_ while the table still has the old value. No waiter is woken,
     // because no waiter waits at a key that exists.
     check_room(key, found->second.size(), value.size(), false);
     ++version_;
@@ -147,7 +147,8 @@ bool KeyTable::exists(std::string_view key, Await what) const {
 }
 
 // Advances `wait.lacking` to the next missing key. Returns true if no key of the wait is missing. After the last key
-// has arrived, advance() looks at the earlier keys again, because the earlier keys may have been deleted since.
+// has arrived, advance() looks at the earlier keys again, because the earlier keys may have been deleted during the
+// wait.
 bool KeyTable::advance(Wait& wait) const {
   const std::size_t count = wait.keys.size();
   for (std::size_t seen = 0; seen < count; wait.lacking = (wait.lacking + 1) % count, ++seen) {
@@ -237,8 +238,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Forget the waiter even if the waiter was woken but take_woken() has not returned the waiter yet. The queue item
-  // that woke the cancelled waiter may then wake the next waiter.
+  // Forget the waiter even if the waiter was woken but take_woken() has not returned the waiter yet. release_promise()
+  // lets the queue item that woke the cancelled waiter wake the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeyTable holds the data of a store server: keys and their values, queues and their items, and the clients that wait.
+// KeyTable holds the data of a store server: keys and their values, queues and their items, and the list of waiting
+// clients.
 //
 // One thread uses a KeyTable. A KeyTable uses neither sockets nor the wire format; the caller identifies each waiter by
 // a number. A call that would exceed a limit throws StoreError and changes nothing.
@@ -24,7 +25,7 @@ class KeyTable {
 
   // The size of the largest write, in bytes of key and value, that may use the last sixteenth of max_bytes. The last
   // sixteenth of max_bytes lets ranks meet and report failures even after a client has filled the store with large
-  // values. Many small writes can still fill this last sixteenth, and no part of max_entries is reserved.
+  // values. Many small writes can still fill the last sixteenth of max_bytes, and no part of max_entries is reserved.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
@@ -35,8 +36,8 @@ class KeyTable {
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). A call of add() throws
-  // StoreError if the value is not a number or the sum overflows.
+  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). add() throws StoreError if the
+  // value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
   // Returns the value, or null if the key does not exist. The returned pointer is valid until the next write to
   // the table.
@@ -66,10 +67,10 @@ class KeyTable {
   // queue wakes only the waiter that has waited longest for the queue. The table expects the woken waiter to take the
   // item, so the next waiter waits for the next item.
   bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
-  // Notes that a woken waiter has sent its next request. If the waiter did not take the item that woke it, the item may
-  // wake the next waiter.
+  // Records that `waiter`, after it was woken, has sent its next request. If the waiter did not take the item that woke
+  // it, the item may wake the next waiter.
   void release_promise(WaiterId waiter);
-  // Forgets `waiter`, so that `waiter` is not woken any more. Does nothing for an unknown number.
+  // Forgets `waiter`, so that take_woken() will not return `waiter`. Does nothing for an unknown number.
   void cancel(WaiterId waiter);
   // Returns the keys for which `waiter` still waits. The returned views are valid until the waiter's wait ends.
   std::vector<std::string_view> missing(WaiterId waiter) const;
@@ -89,8 +90,8 @@ class KeyTable {
   template <typename V>
   using KeyMap = std::unordered_map<std::string, V, Hash, std::equal_to<>>;
 
-  // A Wait is registered at only one key at a time, which is the first missing key of the wait. A wait for n keys
-  // therefore costs O(n) in total.
+  // A Wait is registered at only one key at a time, namely the wait's first missing key. A wait for n keys therefore
+  // costs O(n) in total.
   struct Wait {
     std::vector<std::string> keys;
     Await what = Await::key;

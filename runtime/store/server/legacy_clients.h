@@ -22,14 +22,14 @@ class LegacyClients {
 
   explicit LegacyClients(std::size_t max_watches) : max_watches_(max_watches) {}
 
-  // Adds a connection from `host` that has turned out to belong to a legacy client. REQUIRES: the connection is not
-  // added yet.
+  // Adds the connection `client`, which came from `host` and was found to belong to a legacy client. REQUIRES: the
+  // connection is not added yet.
   void add(ClientId client, const std::string& host);
   // Returns whether a client that was added from `host` is connected. If any_at() returns true, a silent connection
   // from `host` may be the second connection of a legacy client.
   bool any_at(const std::string& host) const { return clients_at_.contains(host); }
   // Makes a client watch `key`. Does nothing if the client watches `key` already. Throws StoreError if all clients
-  // together would watch more keys than the limit.
+  // together would watch more than max_watches keys.
   void watch(ClientId client, std::string_view key);
   // Returns the clients that watch `key`, in the order in which the clients began to watch.
   std::vector<ClientId> watchers(std::string_view key) const;

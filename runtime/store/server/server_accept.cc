@@ -66,8 +66,8 @@ void ServerLoop::accept() {
 }
 
 // Closes the client that has been in its greeting longest, if the client's id is below `end`. Returns false if no
-// client in its greeting has an id below `end`. Clients with ids from `end` on have just connected, and keep their time
-// to greet.
+// client in its greeting has an id below `end`. Clients with an id of `end` or above have just connected, and keep
+// their full time for the greeting.
 bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");

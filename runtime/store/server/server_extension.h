@@ -17,15 +17,16 @@
 
 namespace lockstep::store {
 
-// ExtensionHost has the functions of the server that its extension may call. Threads: only the server's thread may call
-// the functions of ExtensionHost, except post().
+// ExtensionHost has the functions of a store server that the server's extension may call. Threads: only the server's
+// thread may call the functions of ExtensionHost, except post().
 class ExtensionHost {
  public:
   virtual ~ExtensionHost() = default;
   // Sends the client a frame that the client didn't ask for, after the answer to the request that is being served. Does
   // nothing if the client is gone.
   virtual void push(SessionId client, Frame frame) = 0;
-  // Returns the client's socket, about which the extension may ask the kernel, or -1 if the client is gone.
+  // Returns the descriptor of the client's socket, or -1 if the client is gone. The extension may read and set options
+  // of the socket.
   virtual int socket_of(SessionId client) const = 0;
   // Calls `act` once, after `delay`. If `act` throws, logs the exception.
   virtual void call_after(std::chrono::nanoseconds delay, std::function<void()> act) = 0;
@@ -40,7 +41,7 @@ class ServerExtension {
   struct Answer {
     Frame frame = {};
     // True if the server must serve the client's later requests to the extension even while the client reads no
-    // replies. If the server held the client's requests back, the client would seem silent to the extension.
+    // replies. If the server held such requests back, the extension would take the client for a silent client.
     bool is_urgent = false;
     // True if the extension sends the answer later, by ExtensionHost::push(). If is_later is true, the server does not
     // send `frame`.
@@ -55,7 +56,7 @@ class ServerExtension {
   // the extension.
   virtual void ended(SessionId client) = 0;
   // GivenUp lists the clients that the extension has given up, for which TcpStoreServer::wait_until_idle() does not
-  // wait. `clients` lists connected clients; `roles` lists the roles of clients of which the extension hears through
+  // wait. `clients` lists connected clients; `roles` lists the roles of clients that reach the extension through
   // another client's connection.
   struct GivenUp {
     std::vector<SessionId> clients = {};

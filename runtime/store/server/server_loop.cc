@@ -137,8 +137,8 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
-  // Serve the clients that `act` woke before report_changes(), so that a caller who waits for a number of clients finds
-  // all answers sent. on_ready() keeps the same order.
+  // Call serve_woken() before report_changes(), here and in on_ready(), so that a caller who waits until some number of
+  // clients is connected finds all answers sent.
   survive(act);
   serve_woken();
   report_changes();
@@ -194,8 +194,8 @@ void ServerLoop::flush(SessionId id, Client& client) {
   client.interest = interest;
 }
 
-// Repeats until no client is left to serve, because a served request may wake further clients, and a pushed frame may
-// take a client over its memory limit. When a client is closed, the extension also pushes frames about the closed
+// Repeats until no woken client is left to serve, because a served request may wake further clients, and a pushed frame
+// may take a client over its memory limit. When a client is closed, the extension also pushes frames about the closed
 // client to other clients.
 void ServerLoop::serve_woken() {
   for (;;) {
@@ -286,7 +286,7 @@ ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const pro
                                  proto::shape_of(request.op).name)}}};
 }
 
-// Queues the frame, because a member that registers must get its answer before the extension's frames about
+// Queues the frame, because a client that registers as a member must get its answer before the extension's frames about
 // other members.
 void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
 

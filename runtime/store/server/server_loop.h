@@ -36,8 +36,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
     std::size_t clients = 0;
     // The number of connections that have not finished their greeting.
     std::size_t greeting = 0;
-    // The number of connections with a finished greeting that the extension has given up, by client or by
-    // role (ServerExtension::GivenUp).
+    // The number of connections with a finished greeting whose client or role the extension has given up
+    // (ServerExtension::GivenUp).
     std::size_t given_up = 0;
     bool is_listening = true;
     bool has_ended_greetings = false;  // true once end_greetings() was called
@@ -93,7 +93,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // client is over.
   void close_late_greetings();
   // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. After `act` has returned or thrown,
-  // both run_after() and act_and_serve() serve the clients that `act` woke; an exception of `act` is logged.
+  // both functions serve the clients that `act` woke. If `act` throws, both functions log the exception.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
   // Calls `act`. If `act` throws, logs the exception and returns. An exception most likely means that one client has
@@ -108,12 +108,13 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   bool receive(SessionId id, Client& client);
   // Sends as much output as the client's socket takes, and tells the loop which events of the socket to wait for next.
   void flush(SessionId id, Client& client);
-  // Answers the clients whose awaited keys or ranks have arrived, and sends the frames that were pushed to clients. The
-  // answered clients' held requests may wake further clients, which serve_woken() also answers. If sending to a client
-  // fails, the client is closed, and the extension may push frames about the closed client to other clients.
+  // Answers the clients whose awaited keys or ranks have arrived, and sends the frames that were pushed to clients.
+  // serve_woken() also serves the held requests of the answered clients, and answers the clients that these requests
+  // wake. If sending to a client fails, the client is closed, and the extension may push frames about the closed client
+  // to other clients.
   void serve_woken();
-  // Calls `act`, which pushes a frame to the session `id`, and notes the session in pushed_. If the session must be
-  // closed, serve_woken() closes the session later, because push_with() may be called while any session is at work.
+  // Calls `act`, which pushes a frame to the session `id`, and adds `id` to pushed_. If the session must be closed,
+  // serve_woken() closes the session later, because push_with() may be called while a session is serving a request.
   template <typename Act>
   void push_with(SessionId id, Act&& act);
   // Calls `act` with the client `id`, if the client is still connected. If `act` throws, closes the client.
@@ -126,7 +127,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
   // Drops the output of the sessions that hold most memory, until all sessions together hold at most max_held_bytes.
-  // The sessions that lost output are closed later, by serve_woken(), because a session may be at work now.
+  // The sessions that lost output are closed later, by serve_woken(), because a session may be serving a request now.
   void shed_the_largest();
   // Closes a client that has misbehaved, and logs `reason`. An empty `reason` means that the log has the
   // reason already.

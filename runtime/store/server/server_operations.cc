@@ -16,9 +16,9 @@ namespace {
 using proto::Op;
 using Await = KeyTable::Await;
 
-// The size in bytes from which clients that ask for the same keys share the memory of one reply.
+// The smallest size in bytes of a reply whose memory is shared by clients that ask for the same keys.
 constexpr std::size_t kShared = std::size_t{64} << 10;
-// The largest number of keys in a reply whose memory clients share.
+// The largest number of keys in a reply whose memory is shared by several clients.
 constexpr std::size_t kSharedKeys = 64;
 
 std::size_t bytes_of(const std::vector<std::string_view>& keys) {
@@ -39,8 +39,8 @@ void ServerSession::execute(const proto::Request& request) {
     throw StoreError(fmt::format("{} before it has {}", proto::shape_of(op).name,
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
-  // This request shows whether the client takes the queue item that woke the client. If the client has not taken the
-  // item, release_promise() lets the item wake another client.
+  // If a queue item woke the client, the client's next request, which is this request, may take the item. If the client
+  // has not taken the item, release_promise() lets the item wake another client.
   const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
     case Op::validate:
@@ -176,7 +176,8 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// Answers a woken client. If another client has deleted an awaited key since, the woken client continues to wait.
+// Answers a woken client. If another client has deleted an awaited key after the wake, the woken client continues to
+// wait.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
@@ -187,7 +188,8 @@ void ServerSession::answer_woken() {
   stop_waiting();
 }
 
-// Answers the request if all awaited keys exist. Returns false if a key is missing, and the client continues to wait.
+// Answers the request if all awaited keys exist. Returns false if a key is missing and the client must continue to
+// wait.
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:

@@ -26,7 +26,7 @@ constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
 // Returns the memory that a buffer takes. A small buffer may be ServerState::spare_output, which all sessions share, so
-// only the bytes in a small buffer count.
+// memory_of() counts only the bytes that a small buffer contains.
 std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }
@@ -128,8 +128,8 @@ bool ServerSession::sent(std::size_t bytes) {
     }
     give_back(output_);
   } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
-    // Move the unsent output only after more than half of the buffer was sent, because moving the output after every
-    // send would copy the output of a slow reader many times.
+    // Move the unsent output only after more than half of the buffer was sent. Moving the output after every send would
+    // copy the output for a slow client many times.
     output_ = std::string(output());
     sent_ = 0;
   }
@@ -239,8 +239,8 @@ bool ServerSession::serve(std::string_view& input) {
         return status == proto::Status::need_more || close(own_reader_->reason());
       }
       const std::size_t size = now.size();
-      // Release own_reader_ after this request, because the next request may be in another phase, which has
-      // another reader.
+      // Release own_reader_ after this request, because the next request may need another reader, in another phase of
+      // the session.
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ServerSession is the server's side of one connection, as a state machine without sockets: bytes of requests go in,
-// and bytes of replies come out.
+// ServerSession is the server's side of one connection, as a state machine without sockets, which takes bytes of
+// requests and returns bytes of replies.
 //
 // The client's first bytes decide which dialect the session speaks. A server without a secret serves PyTorch's dialects
 // at once, and a server with a secret refuses PyTorch's dialects. A client of lockstep's dialect must greet first
@@ -54,9 +54,9 @@ class ServerSession {
 
   // Returns the bytes of replies that are not sent yet.
   std::string_view output() const { return std::string_view(shared_ ? shared_->bytes() : output_).substr(sent_); }
-  // Notes that the first `bytes` of output() were sent. After sent(), the remaining output() may be in another buffer.
-  // If enough output was sent, sent() serves the requests that were held because of unread replies. Returns false, like
-  // receive(), if the connection must be closed.
+  // Tells the session that the first `bytes` bytes of output() were sent. After sent(), output() may refer to another
+  // buffer. If enough output was sent, sent() serves the requests that were held because of unread replies. Returns
+  // false, like receive(), if the connection must be closed.
   [[nodiscard]] bool sent(std::size_t bytes);
 
   // Returns false if the server should receive no more input, because the session holds too many requests. The session
@@ -76,7 +76,8 @@ class ServerSession {
   const std::string& close_reason() const { return close_reason_; }
   // Returns the size in bytes of the memory for the client's requests and replies.
   std::size_t held_bytes() const { return held_bytes_; }
-  // Returns the number of bytes that closing the session frees: held_bytes() and the session's part of a shared reply.
+  // Returns the number of bytes that closing the session frees, which are held_bytes() and the session's part of a
+  // shared reply.
   std::size_t load() const;
 
  private:
@@ -102,8 +103,8 @@ class ServerSession {
   proto::RequestReader& reader();
   proto::RequestReader fresh_reader() const;
   bool close(std::string reason);
-  // Notes how much memory this session holds, including `input_bytes` for requests. If the session exceeds
-  // max_client_bytes, account() closes the session and returns false.
+  // Updates the number of bytes that this session holds. If `input_bytes` bytes of requests and the unread replies
+  // exceed max_client_bytes, account() closes the session and returns false.
   bool account(std::size_t input_bytes);
 
   void answer(const ServerGreeting::Answer& answer);

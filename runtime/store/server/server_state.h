@@ -61,7 +61,7 @@ struct ServerState {
   KeyTable keys;
   BarrierTable barriers;
   LegacyClients legacy;
-  // The number of bytes that all sessions hold together.
+  // The number of bytes that all sessions hold together, including the bytes of shared replies.
   std::size_t held_bytes = 0;
   // The readers of requests that arrive whole. If a request arrives in parts, the session makes a separate reader for
   // the request.

@@ -29,7 +29,8 @@ class TcpStoreServer::Impl {
   }
 
   ~Impl() {
-    // Join the thread before any member is destroyed, because the thread writes its counts into members until it ends.
+    // Join the thread before any member is destroyed, because the thread writes the numbers of connections into now_
+    // until it ends.
     loop_.stop();
     thread_.join();
   }
@@ -79,8 +80,8 @@ class TcpStoreServer::Impl {
     changed_.notify_all();
   }
 
-  // Returns whether all of `clients` are given up. After stop_listening(), returns false until the listener is closed,
-  // because another client may still connect.
+  // Returns whether `clients` is the number of clients that the extension has given up. After stop_listening(), returns
+  // false until the listener is closed, because another client may still connect.
   bool is_idle(std::size_t clients) const REQUIRES(mutex_) {
     return clients == now_.given_up && !(closing_ && now_.is_listening);
   }

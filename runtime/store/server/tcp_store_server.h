@@ -6,8 +6,8 @@
 // PyTorch's dialects. A client's first bytes tell the dialect. A server with a secret answers no request before the
 // greeting, in which both sides prove that they know the secret. A client that sends half a request or garbage, or does
 // not read its replies, delays no other client. The server closes a client that breaks the protocol or a limit, and
-// logs the client's address and the reason. If the server closes many clients, its log has only the first lines about
-// these clients, and the number of suppressed lines.
+// logs the client's address and the reason. If the server closes many clients, the log has only the first lines about
+// these clients, and the number of lines that the server left out.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ inline constexpr std::size_t kMaxClients = 65536;
 struct TcpStoreServerOptions {
   // The address to listen at. Port 0 means a free port, and an empty host means every address of this machine.
   net::HostPort listen = {"127.0.0.1", 0};
-  // The secret that each client must prove to know. Without a secret, everybody who reaches the address may read
+  // The secret that each client must prove that it knows. Without a secret, everybody who reaches the address may read
   // and write.
   std::optional<Secret> secret = {};
   // The run of this server. The server refuses clients of another run.
@@ -47,21 +47,21 @@ struct TcpStoreServerOptions {
   std::size_t max_waited_keys = std::size_t{4} << 20;
   // The largest number of keys that all clients of PyTorch 1.13 together may watch.
   std::size_t max_watched_keys = std::size_t{1} << 16;
-  // The largest number of connected clients. If a further client connects, the server closes the oldest connection
-  // that hasn't finished its greeting. If all connections have finished their greeting, the server closes the
-  // further client.
+  // The largest number of connected clients. If one more client connects, the server closes the oldest connection that
+  // hasn't finished its greeting. If all connections have finished their greeting, the server closes the new
+  // connection.
   std::size_t max_clients = kMaxClients;
-  // The largest number of clients that have not finished their greeting. A quarter of the descriptors that this process
-  // may have (ulimit -n) is a further limit. If a further client connects, or descriptors run out, the server closes
-  // the oldest client in its greeting.
+  // The largest number of clients that have not finished their greeting. If a quarter of this process's limit of
+  // descriptors (ulimit -n) is less than max_greeting_clients, this quarter is the limit. If one more client connects,
+  // or descriptors run out, the server closes the client that has been in its greeting longest.
   std::size_t max_greeting_clients = 4096;
   // The time after which the server closes a client that hasn't finished its greeting. A silent connection stays open
   // if it may be the second connection of a client of PyTorch 1.13 (legacy_clients.h).
   std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(10);
-  // The time that a client with a wrong secret waits for its answer.
+  // The time after which the server answers a client that has sent a proof with a wrong secret.
   std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
-  // The length of the time window in which the server logs at most 20 lines about bad clients. If the server suppresses
-  // further lines about bad clients in a window, the server logs the number of suppressed lines.
+  // The length of the time window in which the server logs at most 20 lines about bad clients. If the server leaves out
+  // lines about bad clients in a window, the server logs the number of lines that it left out.
   std::chrono::nanoseconds complaint_window = std::chrono::seconds(10);
   // The largest number of bytes for one client's waiting requests and unread replies. The server closes a client that
   // exceeds max_client_bytes.
@@ -69,9 +69,9 @@ struct TcpStoreServerOptions {
   // The largest number of bytes for all clients' waiting requests and unread replies. If all clients together exceed
   // max_held_bytes, the server closes the client that holds most memory.
   std::size_t max_held_bytes = std::size_t{1} << 30;
-  // A function that the server's thread calls with a run's id after the last client of that run has disconnected. The
-  // function returns a prefix, and the server erases every key that begins with the prefix. The prefix includes the "/"
-  // that clients put before each key on the wire. If the function is null, keys stay.
+  // A function that the server's thread calls with a run's id after the last client of that run has disconnected.
+  // keys_of_run returns a prefix, and the server erases every key that begins with the prefix. The prefix includes the
+  // "/" that clients put before each key on the wire. If the function is null, keys stay.
   std::function<std::string(const std::string& run_id)> keys_of_run = {};
   // The extension that serves the operations that the store doesn't know. An extension belongs to only one server. If
   // `extension` is null, the server refuses operations that the store doesn't know.
