@@ -4,9 +4,9 @@
 //
 // A BackgroundWriter goes through the phases idle, copying, copied and writing, and then is idle again. On the
 // training's thread, start() sets the phase to copying, and wait_copied() sets the phase to writing. The writer's
-// thread sets the phase to copied and to idle. The lock guards only the phase. The other fields need no lock: in the
-// phases idle and copied, only the training's thread uses these fields; in the phases copying and writing, only the
-// writer's thread uses these fields.
+// thread sets the phase to copied and to idle. The lock guards only the phase. The other fields need no lock: only the
+// training's thread uses these fields in the phases idle and copied, and only the writer's thread in the phases copying
+// and writing.
 //
 // Threads: only the training's thread may call the functions of BackgroundWriter.
 // Failure: start() throws SystemError if the thread can't be made; take_failure() returns the exception with which the
@@ -50,17 +50,16 @@ class BackgroundWriter {
   // leaves the other tensors to the writer's thread. REQUIRES: !is_busy().
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Blocks until the writer's thread has copied all tensors, so that the training may write the tensors again. If a
-  // tensor changed while the writer's thread copied the tensors, the started state is not saved.
+  // tensor changed while the writer's thread copied the tensors, the snapshot is not saved.
   void wait_copied() noexcept;
   void wait();
-  // Returns the exception with which the last write failed, and forgets the exception. Returns null if the last state
-  // was written. REQUIRES: !is_busy().
+  // Returns the exception with which the last write failed, and forgets the exception. Returns null if the last write
+  // has not failed. REQUIRES: !is_busy().
   std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
   enum class Phase { idle, copying, copied, writing, ended };
-  // A Copy describes how one tensor of `items_` is copied. After start(), `tensor->bytes` refers to the memory of the
-  // copy.
+  // A Copy describes how one tensor of `items_` is copied. After start(), `tensor->bytes` refers to the copied bytes.
   struct Copy {
     std::string_view item;
     SnapshotTensor* tensor = nullptr;

@@ -51,7 +51,7 @@ std::uint64_t hash_of(Manifest manifest) {
 }
 
 // Returns the snapshots in `folder` from which the job may resume. The returned list includes snapshots that only a
-// later version of lockstep can read, and snapshots whose remaining files are on other ranks' disks. On rank 0,
+// later version of lockstep can read, and snapshots of which this rank's disk has only some of the files. On rank 0,
 // candidates_in() logs why it leaves out a snapshot.
 std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int rank,
                                      std::map<std::string, Manifest>& manifests) {
@@ -82,8 +82,7 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
 }
 
 // Returns the first later start of the job (generation) that did not resume from a snapshot, or resumed from a step
-// before the candidate's step. Returns null if every later generation resumed from the candidate's step or a later
-// step.
+// before the candidate's step. Returns null if every later start resumed from the candidate's step or a later step.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -162,8 +161,8 @@ std::optional<Candidate> Candidates::choose(std::string_view only) {
 std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members, std::string_view only) {
   const std::vector<Candidate> all = members;
   std::set<std::string> verified, lost;
-  // Each round of the loop verifies copies of files that no rank has found damaged so far. If a rank finds its copy of
-  // a file damaged, the next round verifies another rank's copy of the file.
+  // Each round of the loop verifies copies of the snapshot's files that no rank has found damaged in earlier rounds. If
+  // a rank finds its copy of a file damaged, the next round verifies another rank's copy of the file.
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {

@@ -53,8 +53,8 @@ struct Candidate {
   };
 
   // Returns whether the candidate's manifest is missing or damaged. The manifest may be missing because the rank
-  // stopped before it got a copy of the manifest that rank 0 wrote. The files of an unfinished candidate belong to a
-  // snapshot only if another rank has the manifest.
+  // stopped before it got a copy of the manifest that rank 0 wrote. The files of a candidate without a manifest belong
+  // to a snapshot only if another rank has the manifest.
   bool is_unfinished() const { return manifest == 0 && newer_format.empty(); }
 
   bool is_newer_than(const Candidate& other) const {
@@ -78,13 +78,12 @@ class Candidates {
   void order_by_value(bool higher_is_better);
 
   // Returns the first candidate whose files the ranks can read, or nullopt if the ranks can read no candidate. Throws
-  // InvalidArgument if a later version of lockstep wrote a candidate that comes before the first readable candidate. If
-  // `only` is empty, choose() needs all files of a candidate; otherwise choose() needs only the file named `only`. Call
-  // choose() once.
+  // InvalidArgument if choose() meets a candidate of a later version of lockstep before it finds a candidate that the
+  // ranks can read. If `only` is empty, the ranks must be able to read all files of the candidate; otherwise only the
+  // file named `only`. Call choose() once.
   std::optional<Candidate> choose(std::string_view only = {});
   // Throws InvalidArgument if a snapshot that choose() tried before `chosen` lacks a file that is on the disk of a host
-  // outside the group. Before refuse_absent() throws, it tells the job's launcher that the job waits for the absent
-  // host.
+  // outside the group. Before the exception, refuse_absent() tells the launcher that the job waits for the absent host.
   void refuse_absent(const std::optional<Candidate>& chosen) const;
   // Throws InvalidArgument on every rank if the disk of some rank has a damaged snapshot.
   void refuse_damaged() const;

@@ -83,8 +83,9 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .from_step = from_step,
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
-  // Rank 0 records the start first, so that rank 0 manages the folder on a disk that several ranks share. If the job
-  // crashes after the record is written, the next start still resumes from the same snapshot.
+  // Rank 0 records this start of the job before the other ranks, so that rank 0 manages the folder on a disk that
+  // several ranks share. If the job crashes after the record is written, the next start still resumes from the same
+  // snapshot.
   on_rank0(
       "Snapshots::restore",
       [&] {
@@ -163,8 +164,7 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
     } catch (const SystemError& error) {
       if (!is_full(error) || keep == 0) throw;
     }
-    // Each round keeps one snapshot fewer than the round before, so that no more snapshots are removed than the write
-    // needs.
+    // Each round keeps one snapshot fewer than the last round, so that no more snapshots are removed than necessary.
     clean(keep, being_written);
   }
 }

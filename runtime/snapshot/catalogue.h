@@ -57,8 +57,8 @@ class Catalogue {
   // is nullopt. If `all_write` is true, every rank writes to its own disk; otherwise only rank 0 writes.
   void begin(std::optional<std::int64_t> from_step, bool all_write);
   // Records this start of the job on this rank's disk, unless the disk already has the record. Before each sharded
-  // snapshot, open_sharded() calls record_start() again, because begin() may have found the disk too full for the
-  // record.
+  // snapshot, open_sharded() calls record_start() again, because the disk may have been too full for the record in
+  // begin().
   void record_start();
   bool keeps_disk() const { return keeps_disk_; }
   bool all_write() const { return all_write_; }
@@ -80,8 +80,8 @@ class Catalogue {
   // failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
   // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
-  // often as necessary. The newest snapshot stays. with_room() does not remove the folder of the step `being_written`,
-  // because other ranks may be writing to the folder.
+  // often as necessary. The newest snapshot stays. The function with_room() does not remove the folder of the step
+  // `being_written`, because other ranks may be writing to the folder.
   void with_room(const std::function<void()>& write, std::int64_t being_written = kNone);
 
  private:

@@ -36,7 +36,7 @@ std::vector<SnapshotValues> gather_values(ProcessGroup& group, const SnapshotVal
   return all;
 }
 
-// For each tensor of item number `item` that `kept` has a copy of, makes the tensor refer to the copied bytes.
+// If `kept` has a copy of a tensor of item number `item`, makes that tensor refer to the copied bytes.
 void put_back(const KeptState& kept, std::size_t item, std::vector<SnapshotTensor>& tensors) {
   for (const KeptState::Tensor& known : kept.tensors) {
     for (SnapshotTensor& tensor : tensors) {

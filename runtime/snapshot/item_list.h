@@ -50,8 +50,7 @@ struct KeptState {
 
 class ItemList {
  public:
-  // The values of all items in a snapshot. For each item, the inner vector has one set of values, or one set for each
-  // rank.
+  // The values of all items in a snapshot. The inner vector has one set of values of an item, or one set for each rank.
   using Values = std::vector<std::vector<checkpoint::SnapshotValues>>;
 
   // `group` must outlive this object.

@@ -22,8 +22,8 @@ using checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotVa
 
 namespace {
 
-// On rank 0, returns the sum of each number in `item` over all saved ranks. On the other ranks, returns a zero for each
-// number.
+// On rank 0, returns the sum of each number in `item` over all ranks whose values were saved. On the other ranks,
+// returns a zero for each number.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
@@ -176,8 +176,8 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
   compare_tied(items);
 }
 
-// check() calls compare_tied() after every rank has found that each item fits the snapshot, because compare_tied() is
-// collective.
+// check() calls compare_tied() only after every rank has found that its items fit the snapshot, because compare_tied()
+// is collective, and a rank that has thrown would not call it.
 void OpenSnapshot::compare_tied(const ItemList& items) {
   for (const ListedItem& item : items.all()) {
     const ManifestItem* const saved = find(item);

@@ -101,8 +101,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
         why, step_);
     return;
   }
-  // If the GPU has not finished the step, the parameters may already contain a gradient sum without the lost
-  // rank's gradients.
+  // If the GPU has not finished the step, the parameters may already contain a gradient sum that lacks the gradients of
+  // a lost rank.
   if (!all_live && !are_steps_over_()) {
     log_warn(
         "snapshots: {}, and step {} is not saved: the GPU of {} had not finished this step; the job resumes from the "
@@ -123,11 +123,12 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // Wait for writer_ first, because writer_ may be saving this very step, and take() looks on the disk whether the step
-  // is saved.
+  // Wait for writer_ first, because writer_ may be saving this very step, and take() checks whether the disk has the
+  // step.
   writer_.wait_alone();
   // Only the surviving rank that holds the claim saves the step, and it holds the claim until the step is durable. If
-  // that rank is killed first, the next survivor, which waits in take(), gets the claim and saves the step.
+  // the rank with the claim is killed before the step is durable, the next surviving rank, which waits in take(), gets
+  // the claim and saves the step.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));

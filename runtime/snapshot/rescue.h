@@ -43,11 +43,11 @@ class Rescue {
   void keep_buffers(std::int64_t step);
   // Records that a backward pass has ended, so that optimizers may write tensors until the next keep().
   void begin_update() { is_updating_ = true; }
-  // Forgets the kept step. Call forget() if the memory no longer has the state of the kept step.
+  // Forgets the kept step. Call forget() if the memory no longer has the state at the end of that step.
   void forget() { step_ = kNone; }
-  // Returns the kept step, or a negative number if no step is kept.
+  // Returns the step whose state Rescue keeps, or a negative number if Rescue keeps no state.
   std::int64_t step() const { return step_; }
-  // Makes this object save the kept step if an uncaught exception ends the process.
+  // Makes this object call save() if an uncaught exception ends the process.
   void save_at_fatal_error() {
     at_fatal_error_ = std::make_unique<AtFatalError>([this] { save("the job has failed"); });
   }
@@ -73,8 +73,8 @@ class Rescue {
   bool refuse_lost(std::string_view why);
   // Returns a text for messages that says from which step the job resumes, and how many steps the job repeats.
   std::string cost_of_loss() const;
-  // Saves the kept step without a collective. REQUIRES: no item is sharded. The first surviving rank that claims the
-  // step writes the whole snapshot to its own disk.
+  // Saves the kept step without a collective. REQUIRES: no item is sharded. The first surviving rank that gets the
+  // step's RescueClaim writes the whole snapshot to its own disk.
   void save_alone(std::string_view why, ItemList::Values values);
 
   ProcessGroup& group_;

@@ -27,7 +27,7 @@ constexpr const char* kWritten = "written";
 constexpr const char* kManifest = "manifest";
 constexpr const char* kNotAwaited = "?";  // the value that says that the rank no longer waits for the manifest
 
-// Written is a rank's message to rank 0 after the rank has written its files.
+// Written is the message that a rank sends to rank 0 after the rank has written its files.
 struct Written {
   std::string failure = {};
   bool keeps_disk = false;
@@ -135,8 +135,7 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   } catch (const Error& error) {
     own = error.what();
   }
-  // Call all_gather_text() only after the folders are made, because a rank may write to a folder that another rank has
-  // made.
+  // Call all_gather_text() after the folders are made, because a rank may write to a folder that another rank makes.
   std::vector<std::string> failures;
   bool is_any_busy = false;
   const std::vector<std::string> all =
@@ -173,7 +172,7 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
 }
 
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step) {
-  // Don't overwrite a key that exists, because the snapshot may still become complete if every rank has set its key
+  // Don't overwrite a key that exists, because the snapshot still becomes complete if every rank has set its key
   // "written".
   const fs::path path = catalogue.path_of(step);
   const auto set_if_absent = [&](int rank, const char* what, std::string_view value) {

@@ -41,7 +41,7 @@ class SnapshotWriter {
   // Blocks until all tensors of the started snapshot are copied, so that the optimizers may write the tensors again.
   void wait_copied() { thread_.wait_copied(); }
   // Waits until the started snapshot is durable or has failed, and logs a failure. If an item is sharded, the first
-  // wait() for each step that start() has begun to write is collective. `call` is the caller's name in messages.
+  // wait() after a start() that has begun to write is collective. `call` is the caller's name in messages.
   void wait(const char* call);
   // Waits until this rank's part of the snapshot is written, but not for other ranks, which may be dead.
   void wait_alone() { thread_.wait(); }

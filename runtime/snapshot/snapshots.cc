@@ -166,7 +166,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 
 BasicSnapshots::~BasicSnapshots() {
   try {
-    // Save the step that `rescue` keeps first, because the items still have the state of that step. The group may have
+    // First save the step that `rescue` keeps, because the items still have the state of that step. The group may have
     // failed.
     if (impl_->unwinding.is_unwinding()) {
       impl_->writer.give_up();

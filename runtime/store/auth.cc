@@ -73,8 +73,8 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
     return {.frame = {}, .next = Next::serve};
   }
-  // If the run has a secret, prove() compares the run ids after the client's proof, so that a stranger does not learn
-  // this run's id.
+  // If the run has a secret, prove() compares the client's run id with run_id_ only after the client's proof, so that a
+  // stranger does not learn this run's id.
   claim_.server_nonce = random_nonce();
   return {.frame = {proto::kOk, {claim_.server_nonce}}, .next = Next::prove};
 }

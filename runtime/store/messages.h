@@ -14,8 +14,8 @@ namespace lockstep::store {
 
 // Returns a text for messages: "'a', 'b' and 7 more".
 std::string quoted_keys(std::span<const std::string> keys);
-// Throws Timeout for a wait for `keys`. The error's message names the keys in `missing`, because only these keys did
-// not exist at the deadline. REQUIRES: `missing` is not empty.
+// Throws Timeout for a wait for `keys`. The error's message names the keys in `missing`, which is the part of `keys`
+// that did not exist at the deadline. REQUIRES: `missing` is not empty.
 [[noreturn]] void throw_wait_timeout(std::string_view store, std::span<const std::string> keys,
                                      std::span<const std::string> missing, const Deadline& deadline);
 // Throws InvalidArgument if the key or the value exceeds the limits of store.h.

@@ -23,8 +23,8 @@ class Secret {
 
   // Returns a new secret from the kernel's random number generator.
   static Secret random();
-  // Parses 64 hex digits of either case. Throws InvalidArgument for any other text. The error's message does not
-  // contain the text.
+  // Parses 64 hex digits of either case. Throws InvalidArgument for any other text. The message of the InvalidArgument
+  // does not contain `hex`.
   static Secret parse(std::string_view hex);
   // Returns the secret in the environment variable LOCKSTEP_STORE_SECRET. If LOCKSTEP_STORE_SECRET is unset, returns
   // the secret in the file that LOCKSTEP_STORE_SECRET_FILE names. If both variables are unset, returns nullopt. The

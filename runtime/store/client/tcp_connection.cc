@@ -88,7 +88,8 @@ void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
   greeting.check(receive(Op::prove, 0, deadline));
 }
 
-// Returns true once the socket is ready. Returns false if Stop::fd becomes readable first and `at_stop` is AtStop::end.
+// Returns true once the socket is ready. Returns false if `at_stop` is AtStop::end and Stop::fd becomes readable before
+// the socket is ready.
 bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_stop) const {
   Deadline limit = deadline;
   Stop stop = stop_;  // poll() ignores descriptors of -1
@@ -105,8 +106,7 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_s
     }
     if (ready <= 0) continue;
     if (at_stop == AtStop::end) return false;
-    // A descriptor of `stop` stays readable, so the loop shortens `limit` once, and then no longer polls the
-    // descriptor.
+    // A descriptor of `stop` stays readable, so the loop shortens `limit` once, and then stops polling the descriptor.
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;

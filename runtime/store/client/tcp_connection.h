@@ -43,8 +43,8 @@ class TcpConnection {
   // Connects to a lockstep server and greets the server (auth.h). If connecting or the greeting fails, tries again
   // until the deadline. If the server's listen queue is full, connecting may succeed, and then the greeting fails.
   // Throws Timeout at the deadline; the message says what was tried and what failed. Throws StoreError at once if the
-  // server refuses the client, if the client refuses the server, or if nobody listens at the address and `expect` is
-  // Expect::is_there.
+  // server refuses the client, if the client refuses the server, or if `expect` is is_there and nobody listens at the
+  // address.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
   // Works like open(), but tries to connect only once, because the server is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});

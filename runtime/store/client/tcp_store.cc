@@ -99,8 +99,8 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  // Connect without holding mutex_, because connecting takes a while, and other threads must not wait for mutex_
-  // meanwhile.
+  // Connect without holding mutex_, because connecting takes a while, and other threads must not wait for mutex_ so
+  // long.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());

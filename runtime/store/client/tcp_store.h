@@ -37,8 +37,8 @@ struct TcpStoreOptions {
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
   // The longest time that a call waits for the server's answer after the call's deadline, or after stop_waiting(). A
   // call still waits for the answer after the deadline, because only the server can say which rank has not arrived, or
-  // which event came first. The server's process may be suspended for a while without being lost. If the server is
-  // silent for longer than cancel_timeout, the call throws StoreLost.
+  // which event came first. The server's process may be suspended for some seconds and then answer after all. If the
+  // server is silent for longer than cancel_timeout, the call throws StoreLost.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
   // The longest time that a call waits for the server's answer after give_up().
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);

@@ -26,8 +26,8 @@ constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
 // Returns the number for a PING request; a server that speaks the current dialect sends the number back. A server of
 // PyTorch 1.13 reads VALIDATE as SET, and reads the magic number and three bytes of the PING as the length of a key.
-// The byte 0xff makes this length exceed the limit of the server of 1.13, so the server closes the connection instead
-// of waiting.
+// The byte 0xff makes the length of the key exceed the limit of the server of 1.13, so that server closes the
+// connection instead of waiting.
 std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
 
 }  // namespace

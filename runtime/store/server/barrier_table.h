@@ -3,7 +3,7 @@
 //
 // One thread uses a BarrierTable. A BarrierTable uses neither clocks nor sockets; the caller identifies each waiter by
 // a number. Once `world_size` waiters have arrived at a barrier, the table releases all of these waiters at once and
-// removes the barrier. The next arrival at the barrier's name begins a new barrier.
+// removes the barrier. The next waiter that arrives under the barrier's name begins a new barrier.
 #pragma once
 
 #include <cstdint>

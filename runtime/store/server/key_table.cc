@@ -147,8 +147,7 @@ bool KeyTable::exists(std::string_view key, Await what) const {
 }
 
 // Advances `wait.lacking` to the next missing key. Returns true if no key of the wait is missing. After the last key
-// has arrived, advance() looks at the earlier keys again, because the earlier keys may have been deleted during the
-// wait.
+// has arrived, advance() looks at the earlier keys again, because the earlier keys may have been deleted.
 bool KeyTable::advance(Wait& wait) const {
   const std::size_t count = wait.keys.size();
   for (std::size_t seen = 0; seen < count; wait.lacking = (wait.lacking + 1) % count, ++seen) {
@@ -238,8 +237,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Forget the waiter even if the waiter was woken but take_woken() has not returned the waiter yet. release_promise()
-  // lets the queue item that woke the cancelled waiter wake the next waiter.
+  // Forget the waiter even if the waiter was woken but take_woken() has not returned the waiter yet. The call of
+  // release_promise() lets the queue item that woke the cancelled waiter wake the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

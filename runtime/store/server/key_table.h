@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeyTable holds the data of a store server: keys and their values, queues and their items, and the list of waiting
-// clients.
+// KeyTable holds the data of a store server: keys and their values, queues and their items, and the waiting clients.
 //
 // One thread uses a KeyTable. A KeyTable uses neither sockets nor the wire format; the caller identifies each waiter by
 // a number. A call that would exceed a limit throws StoreError and changes nothing.
@@ -36,8 +35,8 @@ class KeyTable {
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). add() throws StoreError if the
-  // value is not a number or the sum overflows.
+  // set(), add(), compare_set() and erase() work like the functions of Store (store.h). The function add() throws
+  // StoreError if the value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
   // Returns the value, or null if the key does not exist. The returned pointer is valid until the next write to
   // the table.

@@ -25,8 +25,8 @@ class LegacyClients {
   // Adds the connection `client`, which came from `host` and was found to belong to a legacy client. REQUIRES: the
   // connection is not added yet.
   void add(ClientId client, const std::string& host);
-  // Returns whether a client that was added from `host` is connected. If any_at() returns true, a silent connection
-  // from `host` may be the second connection of a legacy client.
+  // Returns whether a legacy client from `host` is connected. If any_at() returns true, a silent connection from `host`
+  // may be the second connection of a legacy client.
   bool any_at(const std::string& host) const { return clients_at_.contains(host); }
   // Makes a client watch `key`. Does nothing if the client watches `key` already. Throws StoreError if all clients
   // together would watch more than max_watches keys.

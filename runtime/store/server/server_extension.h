@@ -41,7 +41,7 @@ class ServerExtension {
   struct Answer {
     Frame frame = {};
     // True if the server must serve the client's later requests to the extension even while the client reads no
-    // replies. If the server held such requests back, the extension would take the client for a silent client.
+    // replies. If the server held the client's requests back, the extension would believe that the client is silent.
     bool is_urgent = false;
     // True if the extension sends the answer later, by ExtensionHost::push(). If is_later is true, the server does not
     // send `frame`.
@@ -55,9 +55,9 @@ class ServerExtension {
   // The server calls ended() after any client's connection has ended, even if the client sent no request to
   // the extension.
   virtual void ended(SessionId client) = 0;
-  // GivenUp lists the clients that the extension has given up, for which TcpStoreServer::wait_until_idle() does not
-  // wait. `clients` lists connected clients; `roles` lists the roles of clients that reach the extension through
-  // another client's connection.
+  // GivenUp lists the clients that the extension has given up; TcpStoreServer::wait_until_idle() does not wait for
+  // these clients. `clients` lists connected clients; `roles` lists the roles of clients that reach the extension
+  // through another client's connection.
   struct GivenUp {
     std::vector<SessionId> clients = {};
     std::vector<std::string> roles = {};

@@ -89,11 +89,11 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes clients that take too long for their greeting, and calls itself again when the greeting time of the next
-  // client is over.
+  // Closes clients that take too long for their greeting, and schedules the next call of close_late_greetings() for the
+  // next client whose greeting time will be over.
   void close_late_greetings();
   // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. After `act` has returned or thrown,
-  // both functions serve the clients that `act` woke. If `act` throws, both functions log the exception.
+  // run_after() and act_and_serve() serve the clients that `act` woke. If `act` throws, the exception is logged.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
   // Calls `act`. If `act` throws, logs the exception and returns. An exception most likely means that one client has
@@ -109,9 +109,9 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Sends as much output as the client's socket takes, and tells the loop which events of the socket to wait for next.
   void flush(SessionId id, Client& client);
   // Answers the clients whose awaited keys or ranks have arrived, and sends the frames that were pushed to clients.
-  // serve_woken() also serves the held requests of the answered clients, and answers the clients that these requests
-  // wake. If sending to a client fails, the client is closed, and the extension may push frames about the closed client
-  // to other clients.
+  // Also serves the requests that the answered clients sent during their wait, and answers the clients that these
+  // requests wake. If sending to a client fails, the client is closed, and the extension may push frames about the
+  // closed client to other clients.
   void serve_woken();
   // Calls `act`, which pushes a frame to the session `id`, and adds `id` to pushed_. If the session must be closed,
   // serve_woken() closes the session later, because push_with() may be called while a session is serving a request.

@@ -39,7 +39,7 @@ void ServerSession::execute(const proto::Request& request) {
     throw StoreError(fmt::format("{} before it has {}", proto::shape_of(op).name,
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
-  // If a queue item woke the client, the client's next request, which is this request, may take the item. If the client
+  // If a queue item woke the client, the client may take the item with the request that is executed now. If the client
   // has not taken the item, release_promise() lets the item wake another client.
   const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
@@ -176,8 +176,7 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// Answers a woken client. If another client has deleted an awaited key after the wake, the woken client continues to
-// wait.
+// Answers a woken client. If another client has deleted an awaited key, the woken client continues to wait.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
@@ -188,8 +187,7 @@ void ServerSession::answer_woken() {
   stop_waiting();
 }
 
-// Answers the request if all awaited keys exist. Returns false if a key is missing and the client must continue to
-// wait.
+// Answers the request if all awaited keys exist. Returns false if a key is missing and the client continues to wait.
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:

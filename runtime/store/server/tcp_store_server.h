@@ -47,13 +47,13 @@ struct TcpStoreServerOptions {
   std::size_t max_waited_keys = std::size_t{4} << 20;
   // The largest number of keys that all clients of PyTorch 1.13 together may watch.
   std::size_t max_watched_keys = std::size_t{1} << 16;
-  // The largest number of connected clients. If one more client connects, the server closes the oldest connection that
-  // hasn't finished its greeting. If all connections have finished their greeting, the server closes the new
-  // connection.
+  // The largest number of connected clients. If a client connects while max_clients clients are connected, the server
+  // closes the oldest connection that hasn't finished its greeting. If all connections have finished their greeting,
+  // the server closes the new connection.
   std::size_t max_clients = kMaxClients;
   // The largest number of clients that have not finished their greeting. If a quarter of this process's limit of
-  // descriptors (ulimit -n) is less than max_greeting_clients, this quarter is the limit. If one more client connects,
-  // or descriptors run out, the server closes the client that has been in its greeting longest.
+  // descriptors (ulimit -n) is less than max_greeting_clients, this quarter is the limit. If a client connects while
+  // the limit is reached, or if descriptors run out, the server closes the client whose greeting began first.
   std::size_t max_greeting_clients = 4096;
   // The time after which the server closes a client that hasn't finished its greeting. A silent connection stays open
   // if it may be the second connection of a client of PyTorch 1.13 (legacy_clients.h).
@@ -69,9 +69,9 @@ struct TcpStoreServerOptions {
   // The largest number of bytes for all clients' waiting requests and unread replies. If all clients together exceed
   // max_held_bytes, the server closes the client that holds most memory.
   std::size_t max_held_bytes = std::size_t{1} << 30;
-  // A function that the server's thread calls with a run's id after the last client of that run has disconnected.
-  // keys_of_run returns a prefix, and the server erases every key that begins with the prefix. The prefix includes the
-  // "/" that clients put before each key on the wire. If the function is null, keys stay.
+  // A function that the server's thread calls with a run's id after the last client of that run has disconnected. The
+  // function keys_of_run returns a prefix, and the server erases every key that begins with the prefix. The prefix
+  // includes the "/" that clients put before each key on the wire. If the function is null, keys stay.
   std::function<std::string(const std::string& run_id)> keys_of_run = {};
   // The extension that serves the operations that the store doesn't know. An extension belongs to only one server. If
   // `extension` is null, the server refuses operations that the store doesn't know.
