@@ -11,7 +11,7 @@
 // Threads: write_sharded() runs on the writer's thread; the other functions run on the training's thread.
 // Failure: open_sharded() returns a text, equal on every rank, that says why it failed, and throws the group's errors.
 //   If the snapshot is not durable, write_sharded() throws the reason on rank 0. After a failure, the ranks remove the
-//   snapshot's files from their disks. A rank that gets no answer from rank 0 leaves its files on the disk.
+//   snapshot's files. A rank that gets no answer from rank 0 leaves its files on the disk.
 #pragma once
 
 #include <cstdint>
