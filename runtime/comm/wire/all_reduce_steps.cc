@@ -13,16 +13,17 @@ namespace {
 using comm::Chunk;
 using comm::CollectiveArgs;
 
-// The bounds on the number of bytes of one segment that a rank sends to each other host. Fewer bytes than
-// kLeastPartBytes would not be worth the wake-ups of a transfer. With more bytes than kMostPartBytes, an all-reduce
-// would have no segments to overlap and would end late after the last segment's bytes have arrived.
+// The smallest and the largest number of bytes of one segment that a rank sends to each other host. A transfer of fewer
+// bytes than kLeastPartBytes would not be worth the wake-ups that the transfer causes. With more bytes than
+// kMostPartBytes, an all-reduce would have no overlapping segments, and would end long after the last segment's bytes
+// have arrived.
 constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
-// The sizes up to which data is eager; eager data is sent before the peer has posted the receive. Eager data arrives a
-// network trip sooner, but is copied once more if the peer posts the receive late. With two hosts and few bytes a late
-// receive is less likely, so kMostEagerBytesOfFew is larger than kMostEagerBytes.
+// The largest number of bytes that a rank sends eagerly, which means before the peer has posted the receive. Eager data
+// arrives a network trip sooner, but is copied once more if the peer posts the receive late. A late receive is less
+// likely with two hosts and few bytes, so kMostEagerBytesOfFew is larger than kMostEagerBytes.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
 constexpr std::size_t kFewBytes = 1 << 20;  // the most bytes of a rail's sums that count as few
@@ -47,7 +48,8 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, cons
   return arenas;
 }
 
-// Returns how many bytes of one segment a rank carries, if the rank carries `range_bytes` of the whole all-reduce.
+// Returns the number of bytes of one segment that belong to a rank, if `range_bytes` bytes of the whole all-reduce
+// belong to the rank.
 std::size_t range_bytes_of_segment(std::size_t range_bytes, std::size_t hosts) {
   const std::size_t part = range_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
@@ -125,7 +127,8 @@ void AllReduceSteps::exchange_results(Segment& segment) {
   });
 }
 
-// Copies the parts that came from other hosts to the other ranks of this host, which already have this host's own part.
+// Copies the parts of the result that other hosts have sent into the memory of the other ranks of this host. The other
+// ranks of this host already have this host's own part of the result.
 void AllReduceSteps::broadcast_to_host(const Segment& segment) {
   if (goes_whole(segment)) return;
   const std::size_t element = args_.element_bytes();
@@ -178,8 +181,8 @@ Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
   return comm::range_of(segment.range, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
-// Returns the address in scratch memory at which the sum of `host` lies. If sums_in_place() is false, this host's own
-// sum lies in scratch memory after the sums of all hosts.
+// Returns the address in scratch memory at which the sum that `host` sends is stored. If sums_in_place() is false, this
+// host's own sum lies in scratch memory after the sums of all hosts.
 std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
   const std::size_t sum = size_of(sums_);
   const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AllReduceSteps reduces data by segments. Each rank that carries a range of a segment adds up the range over all ranks
-// of its host. The rank then exchanges the sums with the ranks that carry the same range on the other hosts. Each rank
-// that carries a range then writes the result into the memory of all ranks of its host.
+// AllReduceSteps reduces data by segments. On each host, every range of a segment belongs to one rank, which adds up
+// the range over all ranks of its host. The ranks to which a range belongs on the different hosts then exchange their
+// sums. Each rank to which a range belongs then writes the result of the range into the memory of all ranks of its
+// host.
 //
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
-// numbered host by host, with an equal power of two of ranks on every host, an all-reduce gives the bits of the tree
-// over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, sums travel in the
-// type in which values accumulate: sums of 16-bit floats travel as float32. Results travel in a second trip between the
-// hosts, in the data's type. If ranks share no memory, every rank acts as a host with one rank and sends its data
-// instead of sums.
+// numbered host by host, and all hosts have an equal number of ranks that is a power of two, an all-reduce gives the
+// same bits as one tree over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided
+// twice, the hosts send their sums in the type in which values are added up, such as float32 for 16-bit floats. The
+// hosts send results in the data's type, in a second network trip. If ranks share no memory, every rank acts as a host
+// with one rank and sends its data instead of sums.
 //
 // A reduce to one root also uses AllReduceSteps, through windows of shared memory; only the root copies the result out
 // of its window.
@@ -47,13 +48,13 @@ class AllReduceSteps final : public SegmentSteps {
   // Returns whether a transfer of `bytes` bytes is eager (BasicPiece::is_eager). The sender and the receiver of a
   // transfer get the same result from is_eager().
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
-  // Returns true if this rank sends its whole range to every other host in one trip.
+  // Returns true if this rank sends its whole range of `segment` to every other host in one network trip.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   // Returns true if a host's sums have the data's type, so that the sums can overwrite a rank's data.
   bool sums_in_place() const { return sums_ == args_.record.dtype; }
-  // Returns the address for the sum that `host` sends to this rank: the sum of this rank's part, or of the whole range
-  // if goes_whole() is true.
+  // Returns the address at which this rank stores the sum that `host` sends: the sum of one part of this rank's range,
+  // or of the whole range if goes_whole() is true.
   std::byte* place_of(const Segment& segment, std::size_t host);
   // Returns the address at which this host's sum of this rank's range lies.
   std::byte* own_sums(const Segment& segment);

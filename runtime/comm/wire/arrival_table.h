@@ -20,16 +20,16 @@ namespace lockstep::wire {
 // An Announcement is one rank's notice to the other ranks that the rank starts a collective.
 struct Announcement {
   comm::OpRecord record;
-  // The rank's data if fits_inline(). For a larger all-reduce on a host with shared memory, the payload is the place of
-  // the rank's data in the shared memory.
+  // The rank's data, if fits_inline() is true for the collective. If the data of an all-reduce is larger, and the ranks
+  // of a host share memory, the payload is the place of the rank's data in the shared memory.
   std::vector<std::byte> payload;
   std::chrono::steady_clock::time_point at = {};  // the time when the announcement arrived on this host
 };
 // Arrivals holds all ranks' announcements of one collective, indexed by rank.
 using Arrivals = std::vector<std::optional<Announcement>>;
 
-// LastArrival names the rank whose announcement of a collective arrived last on this host, and the delay between the
-// first and the last announcement.
+// LastArrival holds the rank whose announcement of a collective arrived last on this host, and the delay between the
+// first and the last announcement of the collective.
 struct LastArrival {
   int rank = 0;
   std::chrono::nanoseconds behind{0};
@@ -41,7 +41,8 @@ LastArrival last_of(const Arrivals& arrivals);
 // depends only on values that are equal on all ranks, so all ranks get the same result.
 bool fits_inline(const comm::CollectiveArgs& args);
 
-// A Comparison holds the combined words of all ranks, or the text of the Mismatch with which the collective fails.
+// A Comparison holds the ranks' weights and notes (OpRecord::words), combined over all ranks, or the text of the
+// Mismatch with which the collective fails.
 struct Comparison {
   comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};
@@ -60,7 +61,7 @@ class ArrivalTable {
 
   // Returns the number of the collective that `rank` announces next.
   std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }
-  // Notes that `rank` has announced collective next_of(rank).
+  // Adds the announcement of collective next_of(rank) by `rank`.
   void note(int rank, Announcement announcement);
   // Returns the number of the last collective whose announcements take() has returned.
   std::uint64_t taken() const { return taken_; }

@@ -4,7 +4,8 @@
 //
 // The root copies a segment into its window of shared memory, and each rank of the root's host sends a range of the
 // segment to the other hosts. Each other host gets one part of a range and passes the part on to the remaining hosts,
-// so the root's host sends the range only once. A small range is not divided and is sent whole to every host.
+// so the root's host sends the range only once. The root's host does not divide a small range, but sends the whole
+// range to every other host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

@@ -4,12 +4,12 @@
 //
 // The program's thread puts work into a queue and waits until the work is done. The communication thread announces each
 // queued collective to the other ranks at once, before the collective's turn comes. The communication thread starts
-// collectives in order, keeps several collectives under way at once, and moves messages in between. A program thread
-// that waits for a collective may do the communication thread's work meanwhile (progress_token.h).
+// collectives in order, runs several collectives at once, and meanwhile transfers the messages of send and recv. A
+// program thread that waits for a collective may do the communication thread's work meanwhile (progress_token.h).
 //
 // Threads: only the thread that owns the group calls the public functions. Any thread may call abort(),
 //   on_peer_failure() and last(), and the wire's threads call the methods of Listener. Only the thread that has the
-//   ProgressToken uses the members of the communication thread.
+//   ProgressToken uses the members that are marked as the communication thread's.
 #pragma once
 
 #include <atomic>
@@ -56,10 +56,10 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   WireEngine(std::unique_ptr<Wire> wire, const GroupContext& context, std::unique_ptr<HostMemory> host_memory = {});
   ~WireEngine();
 
-  // Connects all ranks and starts the communication thread. Throws any exception of Wire::open() or of `check`, which
-  // is called during the wait, and throws Timeout at the deadline. If Wire::open() fails and `check` reports a lost
-  // peer, the exception's message has both texts. If the wire can't be interrupted when open() fails, the communication
-  // thread stays in the library's call.
+  // Connects all ranks and starts the communication thread. While open() waits, it calls `check` repeatedly. Throws any
+  // exception of Wire::open() or of `check`, and throws Timeout at the deadline. If Wire::open() fails and `check` then
+  // throws PeerLost, open() throws PeerLost with the texts of both exceptions. If open() fails and the wire can't be
+  // interrupted, the communication thread stays in the call of the transport's library.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
   std::shared_ptr<WireCollective> start(comm::CollectiveArgs args);
@@ -83,10 +83,10 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // Returns the number of the collective that was started last.
   std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
-  // Closes the group. Says goodbye to the other ranks, or aborts if this rank has not finished its part of a collective
-  // or message.
+  // Closes the group. Says goodbye to the other ranks, or aborts the group if this rank has not finished its part of a
+  // collective or message.
   void close();
-  // Closes the group by an abort, because an exception unwinds the stack of the group's owner.
+  // Closes the group by aborting it; called while an exception unwinds the stack of the group's owner.
   void close_unwinding();
 
   const rendezvous::Roster& roster() const { return roster_; }
@@ -109,10 +109,10 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // The functions from run() to allocate() do the communication thread's work.
   void run();
   // Does the communication thread's work until the engine ends. REQUIRES: this thread has the token. The thread that
-  // calls work() still has the token when work() returns or throws.
+  // calls work() still holds the ProgressToken when work() returns or throws.
   void work();
-  // Polls the wire for a while, then sleeps until the wire has news. If a caller wants the token, await_news() yields
-  // the token to that caller.
+  // Polls the wire for a while, then sleeps until the wire has news. If a thread of the program wants the
+  // ProgressToken, await_news() yields the token to that thread.
   void await_news();
 
   // A Step says whether step() did something, found nothing to do, found work that only the communication thread may
@@ -134,7 +134,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   bool blocks(const comm::CollectiveArgs& args) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
-  // Compares the ranks' announcements, and sets the collective's divisor and combined words.
+  // Compares all ranks' announcements of `collective`, and sets the collective's divisor and its weights and notes,
+  // combined over all ranks.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
   void execute(const comm::CollectiveArgs& args, const Arrivals& arrivals);
   void finish(WireCollective& collective);
@@ -145,8 +146,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   enum class Outcome { done, failed, late };
   template <typename Done>
   Outcome wait_for(const Deadline& deadline, Done done) EXCLUDES(mutex_);
-  // Advances the group in place of the communication thread until `collective` is done, or until the group has had
-  // nothing to do for a while.
+  // Does the communication thread's work on the program's thread until `collective` is done, or until there has been no
+  // work for a while.
   void drive(const WireCollective& collective, const Deadline& deadline) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // Gives up open() while the communication thread is still in Wire::open(). `why` is the failure for which open()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Frame is a small message between two ranks, by which the ranks announce, agree on and end their work. All frames
-// have an equal size, and their numbers are little-endian.
+// have an equal size, and the integers in a frame are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct Frame {
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Returns how many bytes of a written frame must be sent, counted from the frame's start. The bytes of the frame that
-// need not be sent are zero.
+// Returns how many bytes of a written frame must be sent, counted from the frame's start. The remaining bytes of the
+// written frame have the value zero, and need not be sent.
 std::size_t used_bytes(std::span<const std::byte> frame);
 // Parses a frame. Returns nullopt if `bytes` is not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);

@@ -25,19 +25,19 @@ struct Hosts {
   std::vector<std::vector<int>> ranks;
   std::size_t host = 0;   // the index of this rank's host
   std::size_t local = 0;  // this rank's place among the ranks of its host
-  // The number of ranks on each host that carry data between hosts, which equals the number of ranks of the
-  // smallest host.
+  // The number of ranks on each host that send and receive data between hosts. `rails` equals the number of ranks of
+  // the smallest host.
   std::size_t rails = 1;
 
   const std::vector<int>& neighbours() const { return ranks[host]; }
 };
 Hosts hosts_of(const rendezvous::Roster& roster, int rank);
-// Returns true if the group has several hosts and some host has several ranks, so that a hierarchy sends less over
-// the wire.
+// Returns true if the group has several hosts and some host has several ranks, so that reducing within each host first
+// saves data on the wire.
 bool has_hierarchy(const Hosts& hosts);
-// Returns true if a reduction over each host's ranks and then over the hosts adds in the same tree as a reduction over
-// all ranks (comm/reduction.h). A reduction by hosts adds in the tree over all ranks if ranks are numbered host by
-// host, with an equal power of two of ranks on each host.
+// Returns true if a reduction over each host's ranks and then over the hosts adds values in the same tree as a
+// reduction over all ranks (comm/reduction.h). The two trees are the same if ranks are numbered host by host, and all
+// hosts have an equal number of ranks that is a power of two.
 bool keeps_rank_order(const Hosts& hosts);
 // Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The returned list
 // has one rank of each other host, but may have several ranks of a host that has more ranks than this host.

@@ -3,9 +3,9 @@
 // The ranks of a host need HostStatusTable because they have no connections with each other, and are connected to only
 // some ranks of the other hosts.
 //
-// A rank that leaves writes the notice into the table of its own host. On each other host, the rank that relays the
-// leaving rank's announcements writes the notice (op_header_table.h). The rank that writes a notice rings the doorbells
-// of all other ranks of its host.
+// A rank that leaves the group writes a notice of its leaving into the table of its own host. On each other host, the
+// rank that relays the leaving rank's announcements (op_header_table.h) writes the notice of the leaving. A rank that
+// writes a notice into the table rings the doorbells of all other ranks of its host.
 //
 // An atomic word that guards other memory is stored with release order after the memory is written, and loaded with
 // acquire order before the memory is read.
@@ -33,8 +33,8 @@ class HostStatusTable {
   // `memory` and the doorbells of the host's ranks must outlive the table.
   HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Writes the notice that `rank` has left the group after collective `last`. Only one rank of the host writes the
-  // notice about `rank`.
+  // Writes into the table the notice that `rank` has left the group after collective `last`. Only one rank of the host
+  // writes the notice about `rank`.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
   // Returns true if a notice was written since the last call of has_news().
