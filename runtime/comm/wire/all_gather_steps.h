@@ -3,9 +3,9 @@
 // each other host only once, however many ranks the receiving host has.
 //
 // Each rank has a window of shared memory, which holds a piece of every rank's row. Each rank first copies the piece of
-// its own row into its own window. On each host, as many ranks as the smallest host has transfer rows between the
-// hosts. A rank that transfers rows sends its share of its host's rows to every other host. A rank that transfers rows
-// also copies the rows that it sends or receives into the windows of all ranks of its host.
+// its own row into its own window. Each host has an equal number of ranks that transfer rows between hosts
+// (Hosts::rails). A rank that transfers rows sends the rows of some ranks of its host to every other host. A rank that
+// transfers rows also copies the rows that it sends or receives into the windows of all ranks of its host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

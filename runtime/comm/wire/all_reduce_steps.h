@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // AllReduceSteps reduces data by segments. On each host, every range of a segment belongs to one rank, which adds up
-// the range over all ranks of its host. The ranks to which a range belongs on the different hosts then exchange their
-// sums. Each rank to which a range belongs then writes the result of the range into the memory of all ranks of its
-// host.
+// the range over all ranks of the host. The ranks that added up the same range on different hosts then exchange their
+// sums. Each rank that added up a range then writes the result into the memory of all ranks of its host.
 //
-// Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over the hosts. If ranks are
-// numbered host by host, and all hosts have an equal number of ranks that is a power of two, an all-reduce gives the
-// same bits as one tree over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided
-// twice, the hosts send their sums in the type in which values are added up, such as float32 for 16-bit floats. The
-// hosts send results in the data's type, in a second network trip. If ranks share no memory, every rank acts as a host
-// with one rank and sends its data instead of sums.
+// Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over hosts. If ranks are
+// numbered host by host, and all hosts have an equal power of two of ranks, an all-reduce gives the same bits as one
+// tree over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, the hosts send
+// their sums in the type in which values are added up, (float32 for 16-bit floats). The hosts send results in the
+// data's type, in a second trip. If ranks share no memory, every rank acts as a host with one rank and sends its data
+// instead of sums.
 //
-// A reduce to one root also uses AllReduceSteps, through windows of shared memory; only the root copies the result out
-// of its window.
+// A reduce also uses AllReduceSteps, through windows of shared memory; only the root copies the result out of its
+// window.
 #pragma once
 
 #include "runtime/comm/wire/arrival_table.h"

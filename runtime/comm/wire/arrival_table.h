@@ -20,8 +20,8 @@ namespace lockstep::wire {
 // An Announcement is one rank's notice to the other ranks that the rank starts a collective.
 struct Announcement {
   comm::OpRecord record;
-  // The rank's data, if fits_inline() is true for the collective. If the data of an all-reduce is larger, and the ranks
-  // of a host share memory, the payload is the place of the rank's data in the shared memory.
+  // The payload is the rank's data if fits_inline() is true for the collective. If an all-reduce has more data, and the
+  // ranks of a host share memory, the payload is the place of the rank's data in the shared memory.
   std::vector<std::byte> payload;
   std::chrono::steady_clock::time_point at = {};  // the time when the announcement arrived on this host
 };

@@ -68,8 +68,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  // Post the notice that `peer` has left before acknowledging its goodbye: after the acknowledgement `peer` may end,
-  // and the ranks of this host must find the notice by then.
+  // Post the notice that `peer` has left before acknowledging the goodbye of `peer`: after the acknowledgement `peer`
+  // may exit, and the ranks of this host must then find the notice.
   if (frame->kind == FrameKind::goodbye && host_status_ && op_headers_->is_relay_of(peer)) {
     host_status_->tell_left(peer, frame->number);
   }
@@ -77,8 +77,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    // `expected` stays correct without the lock: only frames of `peer` advance its number in arrival_table_, and only
-    // the thread with the token gets frames from the wire.
+    // `expected` stays correct without the lock, because only frames from `peer` change next_of(peer), and only the
+    // thread with the ProgressToken gets frames from the wire.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -101,8 +101,8 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank that is connected to this rank sends its goodbye over the connection, after its other frames. Until the
-// connection has ended, on_bell() therefore ignores the notice that the connected rank has left.
+// A rank that is connected to this rank sends its goodbye over the connection, after its other frames. While a rank is
+// connected to this rank, on_bell() therefore ignores a notice that the connected rank has left.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
   for (int r = 0; r < size_; ++r) {
@@ -149,8 +149,8 @@ void WireEngine::run() {
       // The order of these calls matters. Call cancel_transfers() before release_buffers(), because after
       // release_buffers() the program, which waits in raise(), may free the buffers that the library uses. The peers
       // are told of the failure only after release_buffers(), because a slow peer must not delay the program. The wire
-      // is closed last, because a peer that does not know of the failure takes the end of its connection for this
-      // rank's death.
+      // is closed last, because a peer that has not heard of the failure takes the end of the connection to this rank
+      // for the death of this rank.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -165,8 +165,8 @@ void WireEngine::run() {
 
 void WireEngine::work() {
   for (;;) {
-    // `thrown_` holds the exception that a caller caught while the caller had the token. Only this thread may end the
-    // engine, so this thread throws the exception again.
+    // `thrown_` holds the exception that a thread of the program caught while that thread had the ProgressToken. Only
+    // this thread may end the engine, so this thread throws the exception again.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
@@ -184,8 +184,8 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // Release the token before the sleep; otherwise a caller would first have to wake this thread and then wait for
-      // the token.
+      // Release the token before the sleep; otherwise a thread of the program that wants the token would first have to
+      // wake this thread, and then wait for the token.
       token_.release();
       wire_->sleep();
       return token_.take();
@@ -196,11 +196,12 @@ void WireEngine::await_news() {
 
 // The lock is held once while all work is taken from the queues, so that `leaving` can't miss work that is queued
 // meanwhile. Everything that may block or wait for other ranks runs without the lock, because the program's thread
-// needs the lock to start the next collective. A mismatch fails the group before the messages' actions run, because
-// these actions may block. Announcements are sent before actions and collectives run, because actions and collectives
-// may wait for peers that wait for the announcements. Each step acknowledges the goodbyes that have arrived, because a
-// leaving peer waits for the acknowledgement. A step checks for departed ranks only if the step found no other work,
-// because the actions and segments may still hold data that a rank sent before its goodbye.
+// needs the lock to start the next collective. If the send and recv of a message do not match, step() fails the group
+// before the messages' actions run, because the actions may block. Announcements are sent before actions and
+// collectives run, because actions and collectives may wait for peers that wait for the announcements. Each step
+// acknowledges the goodbyes that have arrived, because a leaving peer waits for the acknowledgement. A step checks for
+// ranks that have left only if the step found no other work, because the other work may still use data that a rank sent
+// before its goodbye.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -211,8 +212,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // `most` is the last collective that may be announced now: a later announcement would overwrite a slot of
-    // op_headers_ that a rank of this host may not have read.
+    // `most` is the last collective that this rank may announce now: the announcement of a later collective would
+    // overwrite a slot of op_headers_ that a rank of this host may not have read.
     const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -237,7 +238,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   check_departed_ranks();
   if (!leaving) return Step::nothing;
   // Before the goodbye, post the notice that this rank leaves, because this process may end after the goodbye. A rank
-  // of this host that has no connection to this rank reads the notice when it hears of the end of this process.
+  // of this host without a connection to this rank reads the notice when that rank hears of the end of this process.
   if (host_status_) host_status_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
   return Step::last;
@@ -264,8 +265,8 @@ void WireEngine::announce(WireCollective& collective) {
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
-  // Call note() after post(): note() lets this rank run the collective and announce later collectives, whose slots must
-  // be filled after this collective's slot.
+  // Call note() after post(), because note() lets this rank announce later collectives. The slots of later collectives
+  // must be filled after the slot of this collective.
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {args.record, std::move(payload), Clock::now()});
 }
@@ -333,7 +334,7 @@ void WireEngine::finish(WireCollective& collective) {
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
   // Ring the process's bell after the store to done_; ring() begins with a fence (comm/progress.h). If ring() came
-  // before the store to done_, a waiter could count itself as asleep after ring(), find done_ unset and
+  // before the store to done_, a waiting thread could count itself as a sleeper after ring(), find done_ unset and
   // sleep for kSlice.
   comm::ProgressEngine::ring();
 }
@@ -387,8 +388,8 @@ WireEngine::Allocated WireEngine::take_allocated() {
   return std::exchange(allocated_, {});
 }
 
-// Fails the group if this rank's work needs a rank that has left. A rank announces its part of all its work before its
-// goodbye, so a rank that has left never takes part in later work.
+// Fails the group if this rank's work needs a rank that has left. Before its goodbye, a rank has announced all work in
+// which it takes part, so a rank that has left never takes part in later work.
 void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
@@ -408,8 +409,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-// Closes the group. queue_ is cleared only after the communication thread, which runs collectives from queue_, has
-// ended. If queue_ were not cleared, its collectives would keep the engine alive for ever.
+// Closes the group. The communication thread runs collectives from queue_, so close_as() clears queue_ only after that
+// thread has ended. If queue_ were not cleared, its collectives would keep the engine alive for ever.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -424,8 +425,8 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
-  // Wake the communication thread and give up the token before join_(): the communication thread may be asleep, and
-  // takes the token before its end.
+  // Wake the communication thread and give up the token before join_(), because the communication thread may be asleep,
+  // and needs the token to end.
   wire_->wake();
   token_.give_up_of_this_thread();
   join_();

@@ -59,7 +59,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // Connects all ranks and starts the communication thread. While open() waits, it calls `check` repeatedly. Throws any
   // exception of Wire::open() or of `check`, and throws Timeout at the deadline. If Wire::open() fails and `check` then
   // throws PeerLost, open() throws PeerLost with the texts of both exceptions. If open() fails and the wire can't be
-  // interrupted, the communication thread stays in the call of the transport's library.
+  // interrupted, the communication thread stays blocked in a call of the transport's library.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
   std::shared_ptr<WireCollective> start(comm::CollectiveArgs args);
@@ -134,8 +134,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   bool blocks(const comm::CollectiveArgs& args) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
-  // Compares all ranks' announcements of `collective`, and sets the collective's divisor and its weights and notes,
-  // combined over all ranks.
+  // Compares all ranks' announcements of `collective`, and stores the divisor, and the combined weights and notes of
+  // all ranks, in `collective`.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
   void execute(const comm::CollectiveArgs& args, const Arrivals& arrivals);
   void finish(WireCollective& collective);

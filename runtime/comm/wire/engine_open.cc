@@ -12,7 +12,7 @@
 namespace lockstep::wire {
 namespace {
 
-// The time between two calls of `check`, which throws if another rank has failed, while the library connects.
+// The time between two calls of `check` while the library connects; `check` throws if another rank has failed.
 constexpr std::chrono::milliseconds kLook{250};
 // The time that open() waits after the deadline for the library's own exception, whose message says more than
 // a Timeout.
@@ -35,7 +35,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
       self->wire_->open(*self, deadline);
     } catch (const std::exception& error) {
       // The other ranks of this host have no connection to this rank, so only the proposed cause tells these ranks of
-      // the failure. Propose the cause before set_exception(), because the program's thread may then end the process.
+      // the failure. Propose the cause before set_exception(), because after set_exception() the program may exit.
       self->shutdown_.failure().propose_async(
           self->shutdown_.cause_of(Cause::Kind::failed, self->rank_, error.what(), 0));
       opened->set_exception(std::current_exception());
@@ -81,8 +81,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // Propose the failure before waiting for `outcome`, because the proposal interrupts the wire. If the library can't be
-  // interrupted, the communication thread stays in the library and keeps the engine alive.
+  // Propose the failure before waiting for `outcome`, because the proposal interrupts the wire. If the transport's
+  // library can't be interrupted, the communication thread stays in the library's call and keeps the engine alive.
   shutdown_.failure().propose_async(
       why.cause() != nullptr ? *why.cause() : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {

@@ -14,8 +14,8 @@
 namespace lockstep::wire {
 namespace {
 
-// The number of bytes above which a collective takes so long that the program's thread sleeps instead of driving
-// the collective.
+// The number of bytes above which a collective takes so long that the program's thread sleeps instead of doing the
+// communication thread's work.
 constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
@@ -65,9 +65,9 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(args), ++last_);
     queue_.push_back(collective);
   }
-  // Wake the communication thread by the token and by the wire, because a napping thread hears only the token, and a
-  // thread that sleeps on the wire hears only wake(). The communication thread reads queue_ after waking, so both calls
-  // come after the push to queue_.
+  // Wake the communication thread both by the token and by the wire: a thread that naps notices only a request of the
+  // token, and a thread that sleeps on the wire notices only wake(). The communication thread reads queue_ after
+  // waking, so push to queue_ before waking the communication thread.
   token_.request_unless_callers_follow();
   wire_->wake();
   return collective;
@@ -89,7 +89,8 @@ template <typename Done>
 WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // Count this thread as a sleeper before the call of done(), so that a ring after that call wakes this thread.
+    // Count this thread as a sleeper before calling done(), so that a ring of the process's bell after done() wakes
+    // this thread.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
@@ -190,7 +191,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) {
-    // The text doesn't blame the awaited ranks of this host, because these ranks may themselves wait for another host.
+    // The text doesn't blame the awaited ranks of this host, because the awaited ranks may wait for another host.
     const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
     const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
     awaited.text = neighbours.empty()

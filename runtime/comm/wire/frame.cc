@@ -15,10 +15,10 @@ constexpr std::uint32_t kMagic = 0x3777736c;
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 
-// Bytes 0-3 of a frame hold the magic, 4 the kind, 5 the operation, 6 the dtype, 7 the op, 8 the weighted flag, 10-11
-// the operations of the note, 12-15 the root. Bytes 16-23 of a frame hold the number, 24-31 the count, 32-39 the unit
-// of the weight, 40-43 the payload's length, 64-127 the words. The payload begins at byte 128. The remaining bytes
-// are zero.
+// In a frame, bytes 0-3 hold kMagic, byte 4 the FrameKind, byte 5 the OpKind, byte 6 the DType, byte 7 the ReduceOp,
+// byte 8 the weighted flag, bytes 10-11 the note's operations, and bytes 12-15 the root. In a frame, bytes 16-23 hold
+// the frame's number, bytes 24-31 the count, bytes 32-39 the weight's unit, bytes 40-43 the payload's length, and bytes
+// 64-127 the record's words. The payload begins at byte 128. All remaining bytes are zero.
 template <typename T>
 void put(FrameBytes& bytes, std::size_t at, T value) {
   auto rest = static_cast<std::make_unsigned_t<T>>(value);

@@ -38,8 +38,8 @@ struct Frame {
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Returns how many bytes of a written frame must be sent, counted from the frame's start. The remaining bytes of the
-// written frame have the value zero, and need not be sent.
+// Returns how many bytes of a written frame must be sent, counted from the frame's start. The bytes of a written frame
+// after the first used_bytes() bytes are all zero, and need not be sent.
 std::size_t used_bytes(std::span<const std::byte> frame);
 // Parses a frame. Returns nullopt if `bytes` is not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);

@@ -32,11 +32,11 @@ struct Hosts {
   const std::vector<int>& neighbours() const { return ranks[host]; }
 };
 Hosts hosts_of(const rendezvous::Roster& roster, int rank);
-// Returns true if the group has several hosts and some host has several ranks, so that reducing within each host first
-// saves data on the wire.
+// Returns true if the group has several hosts and some host has several ranks, so that a reduction that starts within
+// each host sends less data between hosts.
 bool has_hierarchy(const Hosts& hosts);
 // Returns true if a reduction over each host's ranks and then over the hosts adds values in the same tree as a
-// reduction over all ranks (comm/reduction.h). The two trees are the same if ranks are numbered host by host, and all
+// reduction over all ranks (comm/reduction.h). keeps_rank_order() is true if ranks are numbered host by host, and all
 // hosts have an equal number of ranks that is a power of two.
 bool keeps_rank_order(const Hosts& hosts);
 // Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The returned list

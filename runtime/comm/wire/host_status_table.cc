@@ -21,8 +21,8 @@ std::size_t all_ranks(const Hosts& hosts) {
 
 }  // namespace
 
-// Parts holds the number of notices that were written. In memory, Parts is followed by one LeftAfter for each rank of
-// the group.
+// Parts holds the number of notices that were written to the table. In memory, Parts is followed by one LeftAfter for
+// each rank of the group.
 struct alignas(64) HostStatusTable::Parts {
   std::atomic<std::uint64_t> told;
 

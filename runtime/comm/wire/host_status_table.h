@@ -3,9 +3,9 @@
 // The ranks of a host need HostStatusTable because they have no connections with each other, and are connected to only
 // some ranks of the other hosts.
 //
-// A rank that leaves the group writes a notice of its leaving into the table of its own host. On each other host, the
-// rank that relays the leaving rank's announcements (op_header_table.h) writes the notice of the leaving. A rank that
-// writes a notice into the table rings the doorbells of all other ranks of its host.
+// When a rank leaves the group, the rank writes a notice into the table of its own host. On each other host, the rank
+// that relays the leaving rank's announcements (op_header_table.h) writes the notice into the table. A rank that writes
+// a notice into the table rings the doorbells of all other ranks of its host.
 //
 // An atomic word that guards other memory is stored with release order after the memory is written, and loaded with
 // acquire order before the memory is read.

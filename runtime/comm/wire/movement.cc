@@ -22,8 +22,8 @@ class Pieces {
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
-  // Calls what(peer) for the other ranks. Each rank calls what() first for the next higher rank, so that not all ranks
-  // begin with the same peer.
+  // Calls what(peer) for the other ranks. Each rank calls what() first for the rank after its own rank, so that not all
+  // ranks begin with the same peer.
   template <typename What>
   void for_others(What what) const {
     for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);

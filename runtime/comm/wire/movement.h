@@ -2,9 +2,9 @@
 // move() moves the data of a collective between ranks over a wire, after all ranks have agreed on the collective.
 // Collectives that are cut into segments use segment_pipeline.h instead of move().
 //
-// The ranks divide a reduction into one range for each rank. Every rank receives the other ranks' data of the range,
-// and reduces the data in the fixed order of comm/reduction.h. Every rank then sends its result to the ranks that need
-// the result. A reduction that is divided into ranges sends as many bytes as a ring all-reduce, but needs only two
+// The ranks divide a reduction into one range for each rank. For its own range, every rank receives the other ranks'
+// data, and reduces the data in the fixed order of comm/reduction.h. Every rank then sends its result to the ranks that
+// need the result. A reduction that is divided into ranges sends as many bytes as a ring all-reduce, but needs only two
 // steps, and gives the same bits as a reduction in shared memory.
 #pragma once
 
@@ -39,8 +39,8 @@ class ScratchBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Reduces the ranks' `sources` into `result`, first over the ranks of each host in `hosts` and then over the hosts, as
-// a reduction in segments does. If `hosts` is null, reduce_by_hosts() reduces over all ranks in rank order.
+// Reduces the ranks' `sources` into `result` in the order in which segments are reduced: first over the ranks of each
+// host in `hosts`, then over the hosts. If `hosts` is null, reduce_by_hosts() reduces over all ranks in rank order.
 void reduce_by_hosts(const comm::Reduction& reduction, const Hosts* hosts, std::span<const std::byte* const> sources,
                      std::byte* result, std::size_t count);
 

@@ -14,7 +14,8 @@ struct alignas(64) OpHeaderTable::Slot {
   alignas(64) FrameBytes frame;
 };
 
-// A Count is the number of announcements that all ranks have ever put into the slots with one index.
+// A Count counts the announcements that have been put into the slots with one index since the group began, for all
+// ranks together.
 struct alignas(64) OpHeaderTable::Count {
   std::atomic<std::uint64_t> posted;
 };
@@ -98,9 +99,9 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
-  // `all` is the count after the last announcement of collective `number`, when each rank has posted one announcement
-  // for each use of the slot's index so far. The addition that reaches `all` follows all other ranks' additions, so a
-  // rank that is rung finds all slots of the collective filled.
+  // `all` is the value that the count reaches when the last announcement of collective `number` is posted: one
+  // announcement per rank for each use of the slot's index. The call of post() whose addition reaches `all` comes after
+  // all other additions, so the ranks whose bells ring find all slots of the collective filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

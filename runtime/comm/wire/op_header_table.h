@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. With
+// OpHeaderTable holds all ranks' announcements of collectives in memory that the ranks of one host share. Because of
 // OpHeaderTable, a rank sends each announcement to only one rank of each other host.
 //
 // A rank's announcements reach a host through one rank of that host, the relay, which puts the announcements on the
-// table. On its own host, each rank is the relay of its own announcements. The l-th rank of a host is the relay of the
-// l-th rank of each other host (modulo the host's number of ranks). The relay that puts a collective's last
-// announcement on the table rings the host's doorbells, so each rank wakes only once per collective.
+// table. On its own host, each rank relays its own announcements. On a host with n ranks, the relay of the l-th rank of
+// another host is the rank at place l modulo n. The relay that puts a collective's last announcement on the table rings
+// the host's doorbells, so each rank wakes only once per collective.
 //
-// A slot of the table is reused after kSlots collectives, when no rank reads the old announcement any more. A rank
-// announces at most kAhead collectives after the last collective of which it has read all announcements. When a rank
+// A slot of the table is reused after kSlots collectives, when no rank needs the old announcement. A rank announces at
+// most kAhead collectives beyond the last collective of which the rank has read all announcements. When a rank
 // announces collective n, all ranks have therefore announced collective n - kAhead and have read the announcements of
 // collective n - kSlots.
 //
@@ -54,13 +54,13 @@ class OpHeaderTable {
   // Returns the ranks whose announcements are put on the table by other ranks of this host.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
-  // Removes a rank of another host from `absent` if the rank's relay on this host is also in `absent` and is not this
-  // rank. A removed rank may have announced its collectives, because a suspended relay does not put the announcements
-  // on the table. Returns the removed ranks. REQUIRES: `absent` is sorted.
+  // Removes from `absent` each rank of another host whose relay on this host is also in `absent`. Ranks whose relay is
+  // this rank stay in `absent`. A removed rank may have announced its collectives, because a suspended relay does not
+  // put the announcements on the table. Returns the removed ranks. REQUIRES: `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
   // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
-  // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() after
-  // post(): before note(), this rank can't announce a collective whose announcement would overwrite the slot.
+  // the relay of `rank`. For each `rank`, only one thread calls post(). The engine calls ArrivalTable::note() only
+  // after post(), because note() may let this rank announce a later collective, whose announcement may reuse the slot.
   void post(int rank, std::uint64_t number, std::span<const std::byte> frame);
   // Returns the announcement of collective `number`, the next collective of `rank`, or nullopt if the announcement
   // is not on the table. The payload of the returned frame stays valid until this rank announces collective `number`

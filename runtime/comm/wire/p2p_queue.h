@@ -2,13 +2,13 @@
 // P2pQueue handles the messages of send and recv between two ranks. Messages and collectives have no order relative to
 // each other.
 //
-// The sender posts a description of the message, and the receiver's oldest recv with the message's tag takes the
-// description. Small data travels in the frame. Data that does not fit in the frame goes straight into the recv's
-// memory after the recv has accepted the message, so a rank never buffers large data for which it has no recv. A
-// message of a rank to itself is copied inside the process.
+// The sender sends a frame that describes the message, and the receiver matches the frame with the oldest recv that has
+// the message's tag. Small data travels in the frame. Data that does not fit in the frame goes straight into the recv's
+// memory, after the recv has accepted the message. A rank therefore never buffers large data for which the rank has no
+// recv. A message of a rank to itself is copied inside the process.
 //
-// Threads: the engine's lock guards the queue. The communication thread takes actions from the queue under the lock and
-//   runs the actions without the lock.
+// Threads: the engine's lock guards the queue. The communication thread removes actions from the queue while holding
+//   the lock, and runs the actions without the lock.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class P2pQueue {
   // Returns the number of messages for which another rank needs this rank: unfinished sends, and recvs into whose
   // memory the sender still delivers data.
   std::size_t owed() const;
-  // Notes that this rank leaves the group, so that no recv takes a message any more.
+  // Removes the recvs that have not been matched with a message, because this rank leaves the group.
   void refuse_posts();
   // Returns the first send or recv that waits for `peer`, a rank that has left, or null if no send or recv waits
   // for `peer`.
@@ -67,7 +67,7 @@ class P2pQueue {
   std::string progress_of(const WireP2pOp& p2p) const;
 
  private:
-  // A Post describes a message that was sent to this rank and that no recv has taken.
+  // A Post describes a message that was sent to this rank, and that has not been matched with a recv yet.
   struct Post {
     std::uint64_t number;
     int tag;

@@ -16,7 +16,8 @@ namespace {
 using comm::CollectiveArgs;
 using comm::OpKind;
 
-// Maps new memory pages, which are zero and aligned, and which the kernel allocates when they are first used.
+// Maps new memory pages, which are filled with zeros and aligned to pages. The kernel allocates each page when the page
+// is first used.
 Arena map_memory(std::size_t bytes) {
   const std::size_t mapped = bytes == 0 ? 1 : bytes;
   void* const memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroupWire is the ProcessGroup of the backends tcp and mpi, which work across hosts over a Wire.
+// ProcessGroupWire implements ProcessGroup for the backends tcp and mpi, which connect hosts through a Wire.
 //
 // One communication thread per group moves all data, in the order of the program's calls. An arena is plain memory of
 // this rank, or memory that the ranks of its host share. The contract is in comm/process_group.h.

@@ -13,9 +13,9 @@ thread_local ProgressToken::Caller* innermost = nullptr;
 
 // Relaxed order is enough for the token's atomics: only mutex_ hands over the token, and the unlock of mutex_ publishes
 // all writes of the holder. The token's atomics only tell the communication thread when to try to lock mutex_. A stale
-// value of an atomic makes the communication thread try too early, which costs a caller a failed try_lock(), or lets
-// the thread nap once more. A stale value of an atomic loses no work, because the engine queues work under its own
-// mutex before it requests the token.
+// value of an atomic may make the communication thread lock mutex_ too early, so that a try_lock() of a caller fails. A
+// stale value of an atomic may also let the communication thread nap once more. A stale value of an atomic loses no
+// work, because the engine queues work under its own mutex before it requests the token.
 void ProgressToken::take() {
   if (!is_wanted() && mutex_.try_lock()) return;
   std::chrono::microseconds most = kShortNap;
@@ -25,7 +25,7 @@ void ProgressToken::take() {
     most = std::min(2 * most, kLongNap);
     const bool callers_follow = is_wanted() || (taken_.load(std::memory_order_relaxed) != taken &&
                                                 !awaits_caller_.load(std::memory_order_relaxed));
-    // A request ends the naps even while callers follow each other, because the request announces work that no
+    // A request ends the naps even while new callers keep taking the token, because the request announces work that no
     // caller does.
     if (!is_requested && callers_follow) continue;
     if (mutex_.try_lock()) return;
@@ -63,9 +63,10 @@ void ProgressToken::request_unless_callers_follow() {
 }
 
 void ProgressToken::give_up_of_this_thread() {
-  // A signal handler may close the group while a Caller exists further down this thread's stack. Closing the group
-  // joins the communication thread, which needs the token to end, and the interrupted Caller can't return before the
-  // join. The interrupted Caller must give up the token here, so that the communication thread can end.
+  // A signal handler may close the group while the function that the signal interrupted has a Caller on this thread's
+  // stack. Closing the group joins the communication thread, which needs the token to end, and the interrupted Caller
+  // can't return before the join. The interrupted Caller must give up the token here, so that the communication thread
+  // can end.
   for (Caller* caller = innermost; caller != nullptr; caller = caller->outer_) {
     if (&caller->token_ == this) caller->give_up();
   }

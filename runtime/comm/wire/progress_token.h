@@ -2,9 +2,9 @@
 // A thread must hold the ProgressToken to run a WireEngine. The token is held by the communication thread, or by a
 // caller: a thread of the program that waits for a collective.
 //
-// Handing work to another thread, and handing the result back, takes longer than a small collective. While a caller
-// waits, it therefore takes the token, if the token is free, and does the communication thread's work. The
-// communication thread naps while a caller has the token, and while callers follow each other quickly.
+// Handing work to another thread, and handing the result back, takes longer than a small collective. A caller that
+// waits therefore takes the token, if the token is free, and does the communication thread's work. The communication
+// thread naps while a caller has the token, and as long as new callers take the token in quick succession.
 #pragma once
 
 #include <atomic>
@@ -35,15 +35,15 @@ class ProgressToken {
   // Announces work that no caller does. After request(), the communication thread takes the token as soon as the token
   // is free. Any thread may call request().
   void request() EXCLUDES(nap_mutex_);
-  // Announces work that the next caller will do if the next caller follows the last caller at once. If no caller
-  // follows, the communication thread takes the token after its nap and does the announced work. Any thread may call
-  // this function.
+  // Announces work that the next caller does if the last caller gave up the token less than kGap ago. If no next caller
+  // comes, the communication thread takes the token after its nap and does the announced work. Any thread may call
+  // request_unless_callers_follow().
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Takes the token from each Caller that exists further down this thread's stack. A signal handler that closes the
-  // group must call give_up_of_this_thread().
+  // Takes this token away from every Caller object on this thread's stack that has the token. A signal handler that
+  // closes the group must call give_up_of_this_thread().
   void give_up_of_this_thread();
 
-  // A Caller shows, as long as the Caller exists, that a thread of the program wants the token.
+  // As long as a Caller object exists, a thread of the program wants the token.
   class Caller {
    public:
     explicit Caller(ProgressToken& token);
@@ -54,7 +54,7 @@ class ProgressToken {
     // Takes the token if the token is free. Returns true if this caller now has the token, from this call or an
     // earlier call.
     bool take();
-    // Notes that the engine's queue has work for which this caller does not wait.
+    // Records that the engine's queue has work for which this caller does not wait.
     void leave_work() { leaves_work_ = true; }
 
    private:

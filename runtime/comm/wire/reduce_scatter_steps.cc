@@ -50,7 +50,7 @@ void ReduceScatterSteps::send(Segment& segment) {
 }
 
 // Adds up the hosts' sums in the order of the hosts, which gives the same bits as an all-reduce. The result may
-// overwrite the row in its owner's window, because no other rank still reads the row.
+// overwrite the row in the window of the row's owner, because no other rank still reads the row.
 void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
     std::vector<const std::byte*> sources;

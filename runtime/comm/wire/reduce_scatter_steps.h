@@ -2,11 +2,11 @@
 // ReduceScatterSteps runs a reduce_scatter in segments, between hosts whose ranks share memory. For each row of the
 // result, each other host sends only one partial sum, however many ranks the sending host has.
 //
-// Each rank has a window of shared memory, which holds a piece of every row of the rank's input. Each rank that
-// carries rows adds up these rows over all ranks of its host. Each rank that carries rows then sends the sums of
-// another host's rows to the rank with the same place on the other host. The rank that receives sums adds up the sums
-// of all hosts and writes the result into the window of the row's owner. The result of a reduce_scatter has the same
-// bits as the result of an all-reduce (all_reduce_steps.h).
+// Each rank has a window of shared memory, which holds a piece of every row of the rank's input. On each host, every
+// row is assigned to one rank, which adds up the row over all ranks of its host. The assigned rank then sends the sum
+// of the row to the rank with the same place on the host of the row's owner. The rank that receives the sums of a row
+// adds up the sums of all hosts, and writes the result into the window of the row's owner. The result of a
+// reduce_scatter has the same bits as the result of an all-reduce (all_reduce_steps.h).
 #pragma once
 
 #include <vector>

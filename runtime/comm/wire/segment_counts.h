@@ -5,7 +5,7 @@
 // Each rank has two counts, which only grow and which only that rank writes. A rank stores its own count and then reads
 // the other ranks' counts, with sequentially consistent operations. The rank whose count reaches a number last
 // therefore sees that all counts have reached the number, and rings the other ranks' doorbells. A rank that reads
-// another rank's count also sees the writes that the other rank made before it stored the count.
+// another rank's count also sees the memory writes that the other rank made before storing the count.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ class SegmentCounts {
   // `memory` and the doorbells of the host's ranks must outlive this object.
   SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Notes that this rank's window now holds the rank's data of segment `number`.
+  // Records that this rank's window now holds the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
-  // Notes that this rank has put its range of all segments up to `number` into the memory of every rank of its host.
-  // After finish(), this rank does not access the other ranks' memory of the segments up to `number` any more.
+  // Records that this rank has written its range of all segments up to `number` into the memory of every rank of its
+  // host. After finish(), this rank no longer accesses other ranks' memory for segments up to `number`.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // Returns the places of the ranks that keep this host from ending segment `number`. If `in_windows` is true and some

@@ -110,7 +110,7 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
       one.phase = Phase::wait_for_older;
       return true;
     case Phase::wait_for_older:
-      // SegmentCounts::finish() of a segment also stands for all older segments, so the older segments must be
+      // SegmentCounts::finish() marks a segment and all older segments as finished, so the older segments must be
       // finished first.
       if (!older_are_finished) return false;
       if (route != Route::alone && hosts_.local < hosts_.rails) counts_->finish(segment.number);

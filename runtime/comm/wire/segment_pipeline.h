@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPipeline runs collectives whose data is too large for frames. Each collective is cut into segments, several
-// of which are under way at once: the network carries one segment while another segment is reduced or copied to
-// other ranks.
+// SegmentPipeline runs collectives whose data is too large for frames. Each collective is cut into segments, and
+// several segments are under way at once: while the network transfers one segment, another segment is reduced or copied
+// to other ranks.
 //
-// A segment goes through phases. Each phase of a segment is a step that never blocks. The pipeline takes a step when
-// the step's condition holds: a transfer of the wire is done, or a count of the host has reached a number
-// (segment_counts.h). A segment has an equal number on all ranks, so the ranks need not agree on an order of steps.
-// Each kind of collective has a class of steps that decides what a step does (segment_steps.h).
+// A segment goes through phases. Each phase of a segment is a step that never blocks. The pipeline runs a step as soon
+// as the step's condition holds, for example that the segment's transfers are done, or that all ranks of the host have
+// filled their windows (segment_counts.h). A segment has an equal number on all ranks, so the ranks need not agree on
+// an order of steps. For each kind of collective, a subclass of SegmentSteps implements the steps (segment_steps.h).
 //
 // Threads: only the group's communication thread calls the functions of SegmentPipeline; as an exception, any thread
 //   may call awaited_neighbours().
@@ -39,8 +39,8 @@ class SegmentPipeline {
   // host share memory, reduce, broadcast, all_gather and reduce_scatter are also cut into segments, because otherwise
   // their data would be sent to a host once for each rank. The remaining collectives block in move() (movement.h).
   bool serves(const comm::CollectiveArgs& args) const;
-  // Adds a collective that all ranks have announced. REQUIRES: every rank adds its collectives in the same order.
-  // `args` and the memory of its buffers must stay valid until step() has called `on_done`.
+  // Adds a collective that all ranks have announced. REQUIRES: all ranks of the group add their collectives in the same
+  // order. `args` and the memory of its buffers must stay valid until step() has called `on_done`.
   void add(const comm::CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done);
   // Makes step() call `call` after all added collectives are done. If the pipeline is empty, after_all() calls `call`
   // at once.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentSteps has the steps that a kind of collective takes with each segment (segment_pipeline.h).
+// SegmentSteps is the base class for the steps that process a segment of a collective (segment_pipeline.h). Each kind
+// of collective uses a subclass.
 //
-// Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. Each rail (the l-th ranks of
-// all hosts) carries one range of every segment. The ranks of a rail exchange their range only with each other, and
-// each rank of the rail copies the range into the memory of all ranks of its host.
+// Between hosts whose ranks share memory, rail l consists of the l-th rank of each host. Every segment has one range
+// for each rail. The ranks of a rail exchange the rail's range only with each other, and each rank of the rail copies
+// the range into the memory of all ranks of its host.
 //
 // Threads: only the group's communication thread calls the functions of SegmentSteps.
 #pragma once
@@ -36,7 +37,7 @@ struct Segment {
   Tag tag(std::uint64_t trip) const { return {Tag::Kind::segment, 2 * number + trip}; }
 };
 
-// A Route says how the ranks of a host find each other's data: not at all (`alone`), in arenas or in windows.
+// A Route says whether the ranks of a host find each other's data in arenas, in windows or not at all (`alone`).
 enum class Route { alone, arenas, windows };
 
 class SegmentSteps {
@@ -56,13 +57,13 @@ class SegmentSteps {
   static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
   // Returns the largest number of elements that one segment may have.
   virtual std::size_t most_elements() const = 0;
-  // Sets the segment's addresses in memory and the range that this rank carries. Posts the receives before this rank
-  // has data to send, so that the peers need not ask whether this rank is ready.
+  // Sets the segment's addresses in memory, and the range of the segment that this rank transfers between hosts. Posts
+  // the receives before this rank has data to send, so that the peers need not ask whether this rank is ready.
   virtual void begin(Segment& segment) = 0;
   // Copies this rank's data into its window of shared memory, if the route is Route::windows.
   virtual void fill(const Segment& segment) = 0;
-  // Sends this rank's range of the segment, after all ranks of the host have filled their windows. Only ranks that
-  // carry a range call send(), exchange_results() and broadcast_to_host().
+  // Sends this rank's range of the segment, after all ranks of the host have filled their windows. Only ranks that have
+  // a range of the segment call send(), exchange_results() and broadcast_to_host().
   virtual void send(Segment& segment) = 0;
   // Exchanges results with the ranks of this rank's rail, after the transfers of begin() and send() are done.
   virtual void exchange_results(Segment& segment) = 0;
@@ -77,8 +78,8 @@ class SegmentSteps {
   SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
       : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
-  // Calls what(host) for the other hosts. Each host calls what() first for the next host, so that not all hosts begin
-  // with the same host.
+  // Calls what(host) for the other hosts. Each rank calls what() first for the host after its own host, so that not all
+  // ranks begin with the same host.
   template <typename What>
   void for_other_hosts(What what) const {
     const std::size_t count = hosts_.ranks.size();
@@ -86,7 +87,7 @@ class SegmentSteps {
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
-  // Returns the rank of `host` that has this rank's place on its host and therefore belongs to this rank's rail.
+  // Returns the rank of `host` that belongs to this rank's rail.
   int rank_on(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
@@ -103,8 +104,8 @@ class SegmentSteps {
   }
   // Returns the size in bytes of the piece of one row that belongs to the segment.
   std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * args_.element_bytes(); }
-  // Calls what(owner, offset) for each row of `host` that this rank carries between hosts. `owner` is the place on
-  // `host` of the rank that owns the row, and `offset` is the offset of the row's piece in a window.
+  // Calls what(owner, offset) for each row that belongs to a rank of host `host` and that this rank transfers between
+  // hosts. `owner` is the place on `host` of the row's rank, and `offset` is the offset of the row's piece in a window.
   template <typename What>
   void for_carried_rows(const Segment& segment, std::size_t host, What what) const {
     const std::vector<int>& ranks = hosts_.ranks[host];

@@ -45,8 +45,8 @@ void Shutdown::stop() {
   channel_.unsubscribe();
 }
 
-// A word such as "3 41" says that rank 3 has left after collective 41. A word such as "3" is a message of rank 3
-// to itself.
+// If `word` is "3 41", rank 3 says that it has left the group after collective 41. If `word` is only "3", rank 3 has
+// sent a message to itself.
 void Shutdown::on_word(std::string_view word) {
   const auto rank = parse_int(take_word(word));
   const auto last = parse_int(word);
@@ -58,7 +58,7 @@ void Shutdown::on_word(std::string_view word) {
 }
 
 // The messages that a rank sends to itself come back in order. If an earlier message has not come back, await_word()
-// does not wait: a rank that is cut off loses all peers, and must not wait once for each peer.
+// does not wait, because a rank that is cut off from the network loses all peers and must not wait once for each peer.
 void Shutdown::await_word(std::uint64_t number) {
   comm::ActiveTimeout patience(comm::Failure::kPatience);
   while (channel_.is_answered() && !patience.over()) {
@@ -158,15 +158,15 @@ void Shutdown::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
-// `leaving_` is set before the first goodbye is sent: a peer that is also leaving may close its connection as soon as
-//   the peer has read the goodbye. If leaving_ is set, this rank does not take a closed connection for the loss
-//   of a peer.
+// Set leaving_ before sending the first goodbye: a peer that is also leaving may close its connection as soon as the
+//   peer has read the goodbye. While leaving_ is true, this rank does not report a closed connection as a lost peer.
 //
-// If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye over the job's membership,
-// in the group's scope. A peer looks for goodbyes in the membership before it takes a closed connection for a death. A
-// rank also looks for goodbyes in the membership if nobody answers at the port of a rank to which it has had no
-// connection. A goodbye over the membership also reaches a rank whose relay left at the same time and did not pass on
-// the goodbye. The membership passes the goodbye on before any connection of the leaving rank ends.
+// If some peer has not acknowledged the goodbye in time, the leaving rank also says goodbye over the job's membership
+// (membership/scopes.h). Before a peer takes a closed connection for the death of a rank, the peer checks whether the
+// rank has said goodbye over the membership. A rank also checks for a goodbye over the membership if nobody answers at
+// the port of another rank to which it has had no connection. A goodbye over the membership also reaches a rank whose
+// relay left at the same time without passing on the goodbye. The membership passes the goodbye on before the leaving
+// rank's connections end.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -238,9 +238,8 @@ void Shutdown::tell_of_failure() {
   }
 }
 
-// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait
-// in raise() has a limit, because a communication thread that hangs in the library must not keep the cause from
-// the program.
+// raise() waits for release_buffers(), because the caller may free its buffers as soon as raise() has thrown. The wait
+// in raise() has a limit, because the program must get the cause even if the communication thread hangs in the library.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shutdown makes this rank leave its group: by a goodbye that all connected peers acknowledge, or by a failure, of
-// whose first cause this rank tells the peers. The peers pass a goodbye on to the other ranks of
-// their hosts (host_status_table.h).
+// Shutdown makes this rank leave its group. Either this rank says goodbye and all connected peers acknowledge the
+// goodbye, or the group fails and this rank tells the peers the first cause of the failure. The peers pass a goodbye on
+// to the other ranks of their hosts (host_status_table.h).
 //
-// A peer can't tell the closed connection of a rank that has left from the death of a rank. A leaving rank therefore
-// waits until each peer has acknowledged the goodbye. For a peer that is suspended during the wait, the leaving rank
-// also says goodbye over the job's membership, in the group's scope (membership/scopes.h). Before a peer calls a rank
-// dead, the peer looks for the rank's goodbye in this scope of the membership. A rank that has said goodbye never calls
+// When a connection closes, a peer can't tell whether the rank at the other end has left the group or has died. A
+// leaving rank therefore waits until each peer has acknowledged the goodbye. If a peer is suspended during the wait,
+// the leaving rank also says goodbye over the job's membership (membership/scopes.h). Before a peer calls a rank dead,
+// the peer checks whether that rank has said goodbye over the membership. A rank that has said goodbye never calls
 // another rank dead.
 //
 // Threads: any thread may call the functions of Shutdown that are not marked as the communication thread's. The lock of
-//   Shutdown is held only briefly, never during a call of the wire, of the membership or of `on_failure`, so a thread
-//   may take the lock while it holds another lock.
+//   Shutdown is held only briefly, and never while the wire, the membership or `on_failure` is called, so a thread may
+//   take the lock while the thread holds another lock.
 #pragma once
 
 #include <chrono>
@@ -62,14 +62,14 @@ class Shutdown {
   // Handles the end of the connection to `peer`. Returns true if the peer is lost: the peer has not left the group, and
   // this rank may still need the peer.
   bool is_loss(int peer);
-  // Notes that `rank` has left the group after collective `last`, as another rank has told this rank.
+  // Records the news from another rank that `rank` has left the group after collective `last`.
   void note_left(int rank, std::uint64_t last);
   // Returns the number of the last collective of `rank` if `rank` has left the group, or nullopt.
   std::optional<std::uint64_t> left_after(int rank) const;
   // Returns whether this rank has said goodbye.
   bool leaving() const;
 
-  // Only the communication thread calls the functions from here to tell_of_failure().
+  // Only the communication thread calls the functions from acknowledge() to tell_of_failure().
   //
   // Acknowledges the goodbyes that have arrived.
   void acknowledge();
@@ -81,19 +81,19 @@ class Shutdown {
   // cause comes, wait_for_a_cause() proposes the lost connection as the cause. `last` is the number of the collective
   // that this rank started last.
   void wait_for_a_cause(const std::string& how, std::uint64_t last);
-  // Notes that the wire does not access the memory of collectives and messages any more.
+  // Records that the wire no longer accesses the callers' buffers.
   void release_buffers();
   // Tells the connected peers the cause of the group's failure. Call tell_of_failure() after release_buffers().
   void tell_of_failure();
 
-  // Waits until the wire does not access the memory of collectives and messages any more, and throws the cause of the
-  // group's failure.
+  // Waits until the wire no longer accesses the callers' buffers, or until Limits::aftermath has passed, and throws the
+  // cause of the group's failure.
   [[noreturn]] void raise() const;
 
  private:
   void on_word(std::string_view word);
-  // Waits for a short time until message `number` of this rank to itself has come back. Does not wait if an earlier
-  // message of this rank to itself has not come back.
+  // Waits for a limited time until message `number` from this rank to itself has come back over the job's membership.
+  // Returns at once if an earlier message from this rank to itself has not come back.
   void await_word(std::uint64_t number);
   bool all_have_acknowledged() const;
   bool have_answered(const std::vector<int>& peers) const;
@@ -105,7 +105,8 @@ class Shutdown {
   const rendezvous::Roster roster_;
   const int rank_;
   const Limits limits_;
-  // The number of messages that this rank has sent to itself. The communication thread uses words_.
+  // The number of messages that this rank has sent to itself over the job's membership. Only the communication thread
+  // uses words_.
   std::uint64_t words_ = 0;
 
   mutable Mutex mutex_;
@@ -121,7 +122,7 @@ class Shutdown {
   bool buffers_released_ GUARDED_BY(mutex_) = false;
   // The number of the last collective of each rank that has said goodbye over the job's membership, by rank.
   std::vector<std::optional<std::uint64_t>> said_ GUARDED_BY(mutex_);
-  // The number of messages that this rank has sent to itself and that have come back.
+  // The number of messages from this rank to itself that have come back over the job's membership.
   std::uint64_t returned_ GUARDED_BY(mutex_) = 0;
 
   // failure_ and channel_ are declared last, because messages may come until both failure_ and channel_ are destroyed.

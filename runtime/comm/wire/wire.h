@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wire is the interface of a transport that moves bytes between the ranks of a process group.
 //
-// The TCP backend and the Open MPI backend each implement Wire. A Wire only carries bytes; WireEngine decides which
-// bytes go to which rank and uses the received bytes. With WireEngine, both backends (TCP and Open MPI) give equal bits
-// for every element type and report failures in equal words.
+// The TCP backend and the Open MPI backend each implement Wire. A Wire only moves bytes; WireEngine decides which bytes
+// go to which rank, and uses the received bytes. With WireEngine, the TCP and Open MPI backends give equal bits for
+// every element type and report failures in equal words.
 //
-// A frame is a small message that a rank may send at any time. The frames from one peer arrive in the order of
-// sending. Before bulk data moves, two ranks agree on the transfer by frames; the data then goes straight from the
-// sender's memory to the receiver's memory. A rank posts a transfer and polls until the transfer is done, so many
-// transfers can be under way at once.
+// A frame is a small message that a rank may send at any time. Frames from one peer arrive in the order in which the
+// peer sent them. Before bulk data moves, two ranks exchange frames to agree on the transfer; the data then goes
+// straight from the sender's memory to the receiver's memory. A rank posts a transfer and polls until the transfer is
+// done, so many transfers can run at once.
 //
 // Threads: the group's communication thread calls all functions of Wire except wake(), interrupt(), awaited(),
 //   opening() and sleep(), which any thread may call. If patience() is not 0, another thread may act as the
@@ -57,9 +57,9 @@ struct BasicPiece {
   int peer = 0;
   Byte* data = nullptr;
   std::size_t bytes = 0;
-  // True if a piece of at most 512 KiB may be sent before the peer has posted the receive. REQUIRES: the piece belongs
-  // to a segment of which the two ranks send each other equally many bytes, so that neither rank gets ahead. The sender
-  // and the receiver of a piece pass equal values of `is_eager`.
+  // True if a piece of at most 512 KiB may be sent before the peer has posted the receive. REQUIRES: in the piece's
+  // segment, the two ranks send each other equal numbers of bytes, so that neither rank gets ahead of the other. The
+  // sender and the receiver of a piece pass equal values of `is_eager`.
   bool is_eager = false;
 };
 using Piece = BasicPiece<std::byte>;
@@ -73,9 +73,9 @@ struct Tag {
   std::uint64_t number = 0;
 
   bool operator==(const Tag&) const = default;
-  // Returns true if a rank that waits for transfers of both tags is held up by this tag's transfer, not by the
-  // transfer of `other`. A collective never waits until a peer delivers a message, so goes_before() puts the tags of
-  // messages last.
+  // Returns true if a rank that waits for a transfer with this tag, and for a transfer with the tag `other`, is held up
+  // by the transfer with this tag. A collective never waits for the delivery of a message, so goes_before() puts the
+  // tags of messages last.
   bool goes_before(const Tag& other) const { return kind != Kind::message && other.kind == Kind::message; }
 };
 
@@ -101,8 +101,8 @@ class Wire {
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // Returns a phrase for messages that says what open() waits for, such as "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;
-  // Returns false if interrupt() can't end a running open(), because the library's call takes no deadline. If open()
-  // can't be interrupted, the engine abandons the thread that runs open().
+  // Returns false if interrupt() can't end a running open(), because the call of the transport's library takes no
+  // deadline. If open() can't be interrupted, the engine abandons the thread that runs open().
   virtual bool can_interrupt_open() const { return true; }
   // Returns false while this rank has no connection to the given peer. The first frame or transfer to a peer opens the
   // connection to the peer.
@@ -115,11 +115,11 @@ class Wire {
   // sender until the peer has posted the receive. Both functions throw Broken.
   virtual Transfer send(const ConstPiece& piece, Tag tag) = 0;
   virtual Transfer receive(const Piece& piece, Tag tag) = 0;
-  // Returns true if the transfer is done. When done() returns true, the wire forgets the transfer. The end of any
-  // transfer also ends wait(). Throws Broken.
+  // Returns true if the transfer is done. When done() returns true, the wire forgets the transfer. wait() returns when
+  // any transfer ends. Throws Broken.
   virtual bool done(Transfer transfer) = 0;
   // Returns the peers of the oldest unfinished transfer, and of all other unfinished transfers that have the oldest
-  // transfer's tag. The peers of messages are returned only if no collective's transfer is under way.
+  // transfer's tag. While a transfer of a collective is under way, awaited() returns no peers of messages.
   virtual std::vector<int> awaited() = 0;
   // Sets the doorbell on which wait() sleeps; a wire that sleeps without a doorbell ignores the call. Both wake() and
   // code outside of the wire may ring the doorbell. Call sleep_on() before open(). The doorbell must outlive the wire.
@@ -136,8 +136,8 @@ class Wire {
   virtual bool poll() { return false; }
   // Blocks until poll() may return true.
   virtual void sleep() {}
-  // Ends the call of the wire that is blocked now, and each later call except close(). The engine may call interrupt()
-  // even before open().
+  // Makes a blocked call of the wire, and each later call except close(), return early or throw Broken. The engine may
+  // call interrupt() even before open().
   virtual void interrupt() = 0;
   // Gives up all unfinished transfers. REQUIRES: interrupt() was called. After cancel_transfers() has returned, the
   // library doesn't access the memory of any piece.
@@ -147,8 +147,9 @@ class Wire {
   virtual void close(const Deadline& deadline) = 0;
 };
 
-// Returns the result of Wire::awaited() for `posted`, which maps the numbers of posted transfers to the transfers. Each
-// transfer in `posted` has the members `peer`, `tag` and `is_through`, which is true if the transfer is done.
+// Returns the result of Wire::awaited() for the transfers in `posted`, a map from the number of each transfer to the
+// transfer. Each transfer in `posted` has the members `peer`, `tag` and `is_through`. The member `is_through` is true
+// if the transfer is done.
 template <typename Transfers>
 std::vector<int> peers_of_oldest(const Transfers& posted) {
   std::set<int> peers;
@@ -164,8 +165,8 @@ std::vector<int> peers_of_oldest(const Transfers& posted) {
   return {peers.begin(), peers.end()};
 }
 
-// Returns when the transfer is done. A call of complete() may use up an event that would end a later wait(), so the
-// caller must check for other events before the wait(). Throws Broken.
+// Returns when the transfer is done. complete() may consume an event that would otherwise end a later wait(), so the
+// caller must check for other events before calling wait(). Throws Broken.
 void complete(Wire& wire, Transfer transfer);
 // Sends and receives all given pieces. Returns when all received pieces have arrived and all sent pieces have left this
 // rank's memory. REQUIRES: each peer calls exchange() with pieces that match this rank's pieces, in the same order.
