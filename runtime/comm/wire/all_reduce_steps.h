@@ -6,11 +6,11 @@
 // Values are added in a tree over the ranks of each host, and the hosts' sums in a tree over hosts. If ranks are
 // numbered host by host, and all hosts have an equal power of two of ranks, an all-reduce gives the same bits as one
 // tree over all ranks (comm/reduction.h). If sums in the data's type would be rounded or divided twice, the hosts send
-// their sums in the type in which values are added up, (float32 for 16-bit floats). The hosts send results in the
-// data's type, in a second trip. If ranks share no memory, every rank acts as a host with one rank and sends its data
-// instead of sums.
+// their sums in the type in which values are added up (float32 for 16-bit floats). The hosts send results in the data's
+// type, in a second trip. If ranks share no memory, every rank acts as a host with one rank and sends its data instead
+// of sums.
 //
-// A reduce also uses AllReduceSteps, through windows of shared memory; only the root copies the result out of its
+// A reduce also uses AllReduceSteps, with windows of shared memory, and only the root copies the result out of its
 // window.
 #pragma once
 

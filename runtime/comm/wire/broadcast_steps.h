@@ -2,10 +2,10 @@
 // BroadcastSteps runs a broadcast in segments, between hosts whose ranks share memory. The broadcast data is sent to
 // each host only once, however many ranks the host has.
 //
-// The root copies a segment into its window of shared memory, and each rank of the root's host sends a range of the
-// segment to the other hosts. Each other host gets one part of a range and passes the part on to the remaining hosts,
-// so the root's host sends the range only once. The root's host does not divide a small range, but sends the whole
-// range to every other host.
+// The root copies a segment into its window of shared memory. Each rank of the root's host that has a range of the
+// segment then sends the range to the other hosts. Each other host gets one part of a range and passes the part on to
+// the remaining hosts, so the root's host sends the range only once. The root's host does not divide a small range, but
+// sends the whole range to every other host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

@@ -149,8 +149,8 @@ void WireEngine::run() {
       // The order of these calls matters. Call cancel_transfers() before release_buffers(), because after
       // release_buffers() the program, which waits in raise(), may free the buffers that the library uses. The peers
       // are told of the failure only after release_buffers(), because a slow peer must not delay the program. The wire
-      // is closed last, because a peer that has not heard of the failure takes the end of the connection to this rank
-      // for the death of this rank.
+      // is closed last, because a peer that has not heard of the failure takes the closed connection for the death of
+      // this rank.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -199,8 +199,8 @@ void WireEngine::await_news() {
 // needs the lock to start the next collective. If the send and recv of a message do not match, step() fails the group
 // before the messages' actions run, because the actions may block. Announcements are sent before actions and
 // collectives run, because actions and collectives may wait for peers that wait for the announcements. Each step
-// acknowledges the goodbyes that have arrived, because a leaving peer waits for the acknowledgement. A step checks for
-// ranks that have left only if the step found no other work, because the other work may still use data that a rank sent
+// acknowledges the goodbyes that have arrived, because a leaving peer waits for the acknowledgement. A step looks for
+// ranks that have left only if the step found no other work, because other work may still use data that a rank sent
 // before its goodbye.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
@@ -212,7 +212,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // `most` is the last collective that this rank may announce now: the announcement of a later collective would
+    // `most` is the last collective that this rank may announce now. The announcement of a later collective would
     // overwrite a slot of op_headers_ that a rank of this host may not have read.
     const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {

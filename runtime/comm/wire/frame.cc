@@ -9,8 +9,8 @@
 namespace lockstep::wire {
 namespace {
 
-// The first four bytes of a frame, "lsw7". A new kMagic is needed whenever the layout of frames, the ranks that are
-// sent a frame, or the way in which bulk data travels changes.
+// The first four bytes of a frame, "lsw7". Choose a new kMagic when you change the layout of frames, the ranks to which
+// frames are sent, or the way in which bulk data travels.
 constexpr std::uint32_t kMagic = 0x3777736c;
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;

@@ -36,8 +36,8 @@ Hosts hosts_of(const rendezvous::Roster& roster, int rank);
 // each host sends less data between hosts.
 bool has_hierarchy(const Hosts& hosts);
 // Returns true if a reduction over each host's ranks and then over the hosts adds values in the same tree as a
-// reduction over all ranks (comm/reduction.h). keeps_rank_order() is true if ranks are numbered host by host, and all
-// hosts have an equal number of ranks that is a power of two.
+// reduction over all ranks (comm/reduction.h). The result of keeps_rank_order() is true if ranks are numbered host by
+// host, and all hosts have an equal number of ranks that is a power of two.
 bool keeps_rank_order(const Hosts& hosts);
 // Returns the ranks of other hosts with which this rank exchanges announcements and ranges of data. The returned list
 // has one rank of each other host, but may have several ranks of a host that has more ranks than this host.

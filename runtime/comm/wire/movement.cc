@@ -77,7 +77,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 }
 
 // In a broadcast with two ranks, the root sends all data to the other rank. In a broadcast with more ranks, every rank
-// gets a range from the root and passes the range on, so that the root sends the data only once.
+// gets one range from the root and passes the range on to the other ranks, so that the root sends the data only once.
 void broadcast(const CollectiveArgs& args, Wire& wire) {
   const std::size_t element = args.element_bytes();
   const Chunk all{0, args.count()};

@@ -14,8 +14,7 @@ struct alignas(64) OpHeaderTable::Slot {
   alignas(64) FrameBytes frame;
 };
 
-// A Count counts the announcements that have been put into the slots with one index since the group began, for all
-// ranks together.
+// A Count is the total number of announcements, of all ranks, that have been put into the slots with one index.
 struct alignas(64) OpHeaderTable::Count {
   std::atomic<std::uint64_t> posted;
 };
@@ -99,9 +98,9 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
-  // `all` is the value that the count reaches when the last announcement of collective `number` is posted: one
-  // announcement per rank for each use of the slot's index. The call of post() whose addition reaches `all` comes after
-  // all other additions, so the ranks whose bells ring find all slots of the collective filled.
+  // `all` is the value that the count reaches with the last announcement of collective `number`: each rank posts one
+  // announcement per use of the slot's index. The call of post() whose addition reaches `all` comes after all other
+  // additions, so the ranks whose bells ring find all slots of the collective filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

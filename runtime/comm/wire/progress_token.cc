@@ -98,8 +98,8 @@ void ProgressToken::Caller::give_up() {
 }
 
 ProgressToken::Caller::~Caller() {
-  // The request comes after the unlock. The communication thread tries mutex_ only once for a request: if mutex_ were
-  // still locked, the thread would have used up the request and would nap again.
+  // Call request() after give_up(), because for each request the communication thread tries to lock mutex_ only once,
+  // and naps again if mutex_ is still locked.
   innermost = outer_;
   give_up();
   token_.callers_.fetch_sub(1, std::memory_order_relaxed);

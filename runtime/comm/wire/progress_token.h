@@ -36,7 +36,7 @@ class ProgressToken {
   // is free. Any thread may call request().
   void request() EXCLUDES(nap_mutex_);
   // Announces work that the next caller does if the last caller gave up the token less than kGap ago. If no next caller
-  // comes, the communication thread takes the token after its nap and does the announced work. Any thread may call
+  // comes, the communication thread takes the token after its nap, and does the work. Any thread may call
   // request_unless_callers_follow().
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
   // Takes this token away from every Caller object on this thread's stack that has the token. A signal handler that
@@ -69,12 +69,12 @@ class ProgressToken {
   };
 
  private:
-  // Naps grow from kShortNap to kLongNap while callers follow each other, because on a machine with few cores a wake-up
-  // takes a core from a caller. If a collective is started right after another collective and nobody waits for the new
-  // collective, a nap delays the new collective by at most kLongNap.
+  // Naps grow from kShortNap to kLongNap while new callers keep taking the token, because a wake-up takes a core from a
+  // caller on a machine with few cores. If a collective is started right after another collective and nobody waits for
+  // the new collective, a nap delays the new collective by at most kLongNap.
   static constexpr std::chrono::microseconds kShortNap{200};
   static constexpr std::chrono::microseconds kLongNap{2000};
-  // The time after which a new caller no longer counts as following the last caller.
+  // The longest time after a caller gave up the token for which request_unless_callers_follow() expects another caller.
   static constexpr std::chrono::microseconds kGap{100};
 
   using Clock = std::chrono::steady_clock;

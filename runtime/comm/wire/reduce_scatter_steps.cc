@@ -74,7 +74,7 @@ std::size_t ReduceScatterSteps::sum_bytes(const Segment& segment) const {
 
 std::byte* ReduceScatterSteps::sums_of(const Segment& segment, Way way, std::size_t host, std::size_t owner) {
   const std::size_t stride = (sum_bytes(segment) + 63) / 64 * 64;
-  std::size_t rows = 0;  // the most rows of a host that this rank carries
+  std::size_t rows = 0;  // the most rows of a host that this rank transfers
   for (const std::vector<int>& ranks : hosts_.ranks) {
     rows = std::max(rows, (ranks.size() - hosts_.local + hosts_.rails - 1) / hosts_.rails);
   }

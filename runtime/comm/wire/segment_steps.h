@@ -27,9 +27,9 @@ inline constexpr std::size_t kBytesPerTrip = 16 << 10;
 
 struct Segment {
   std::uint64_t number;
-  comm::Chunk chunk;                    // the segment's elements of each part
-  std::vector<std::byte*> memory = {};  // the segment's address in each rank's memory, by place on the host
-  comm::Chunk range = {};               // this rank's range, counted from the chunk; empty if the rank carries no range
+  comm::Chunk chunk;                     // the segment's elements of each part
+  std::vector<std::byte*> memory = {};   // the segment's address in each rank's memory, by place on the host
+  comm::Chunk range = {};                // this rank's range, counted from the chunk; empty if the rank has no range
   std::vector<Transfer> transfers = {};  // the transfers under way
 
   // Returns the tag of a trip. Trip 0 of a segment has the first transfers between two ranks, and trip 1 has the

@@ -115,8 +115,8 @@ class Wire {
   // sender until the peer has posted the receive. Both functions throw Broken.
   virtual Transfer send(const ConstPiece& piece, Tag tag) = 0;
   virtual Transfer receive(const Piece& piece, Tag tag) = 0;
-  // Returns true if the transfer is done. When done() returns true, the wire forgets the transfer. wait() returns when
-  // any transfer ends. Throws Broken.
+  // Returns true if the transfer is done. When done() returns true, the wire forgets the transfer. A call of wait()
+  // returns when any transfer ends. Throws Broken.
   virtual bool done(Transfer transfer) = 0;
   // Returns the peers of the oldest unfinished transfer, and of all other unfinished transfers that have the oldest
   // transfer's tag. While a transfer of a collective is under way, awaited() returns no peers of messages.
@@ -165,8 +165,8 @@ std::vector<int> peers_of_oldest(const Transfers& posted) {
   return {peers.begin(), peers.end()};
 }
 
-// Returns when the transfer is done. complete() may consume an event that would otherwise end a later wait(), so the
-// caller must check for other events before calling wait(). Throws Broken.
+// Returns when the transfer is done. A call of complete() may consume an event that would otherwise end a later wait(),
+// so the caller must check for other events before calling wait(). Throws Broken.
 void complete(Wire& wire, Transfer transfer);
 // Sends and receives all given pieces. Returns when all received pieces have arrived and all sent pieces have left this
 // rank's memory. REQUIRES: each peer calls exchange() with pieces that match this rank's pieces, in the same order.
