@@ -10,8 +10,7 @@
 // type, in a second trip. If ranks share no memory, every rank acts as a host with one rank and sends its data instead
 // of sums.
 //
-// A reduce also uses AllReduceSteps, with windows of shared memory, and only the root copies the result out of its
-// window.
+// A reduce also uses AllReduceSteps, with windows of shared memory; only the root copies the result out.
 #pragma once
 
 #include "runtime/comm/wire/arrival_table.h"

@@ -36,8 +36,8 @@ class ProgressToken {
   // is free. Any thread may call request().
   void request() EXCLUDES(nap_mutex_);
   // Announces work that the next caller does if the last caller gave up the token less than kGap ago. If no next caller
-  // comes, the communication thread takes the token after its nap, and does the work. Any thread may call
-  // request_unless_callers_follow().
+  // comes, the communication thread takes the token after its nap, and does the announced work. Any thread may call
+  // request_unless_callers_follow() at any time.
   void request_unless_callers_follow() EXCLUDES(nap_mutex_);
   // Takes this token away from every Caller object on this thread's stack that has the token. A signal handler that
   // closes the group must call give_up_of_this_thread().
