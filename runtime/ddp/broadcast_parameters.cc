@@ -20,7 +20,7 @@ void broadcast_bytes(ProcessGroup& group, void* data, std::size_t bytes, DeviceI
   group.broadcast(BufferView(data, static_cast<std::int64_t>(bytes), DType::u8, device), root).wait();
 }
 
-// StageMemory owns the memory of a Stage, and copies to and from this memory.
+// StageMemory owns the memory in which a Stage collects buffers, and copies bytes to and from this memory.
 class StageMemory {
  public:
   StageMemory(ProcessGroup& group, DeviceId device)

@@ -118,8 +118,8 @@ bool BucketHook::is_done(std::size_t bucket, const Work& work) const {
 }
 
 void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& deadline) const {
-  // A program may define its own WorkState, whose wait() may return before the work is done, or give up without
-  // an error.
+  // Call wait() in a loop, because the wait() of a program's own WorkState may return without an error before the work
+  // is done.
   while (!is_done(bucket, work)) {
     guarded(bucket, [&] { work.wait(deadline); });
     if (deadline.expired() && !is_done(bucket, work)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // BucketHook calls the communication hook of a Reducer with the Reducer's buckets. BucketHook scales the gradients that
-// the hook gets, checks the buffer that the hook returns, and divides the sum in this buffer. On a device BucketHook
-// queues its work in the group's stream, and the host does not wait.
+// the hook gets, checks the buffer that the hook returns, and divides the sum in this buffer. On a device, BucketHook
+// queues the scaling and the division in the group's stream without blocking the host.
 //
 // Threads: only the Reducer's thread calls the functions of BucketHook.
 // Failure: if the hook throws, BucketHook throws an Error that names the hook and nests the hook's exception. A
@@ -17,7 +17,8 @@
 
 namespace lockstep {
 
-// StepWeight holds this rank's weight in a step, the unit of weights, and whether the ranks' gradients are averaged.
+// StepWeight holds this rank's weight in a step, the unit by which weights are divided, and whether gradients are
+// averaged.
 struct StepWeight {
   std::int64_t own = 0;   // this rank's weight
   std::int64_t unit = 1;  // the unit of weights: gradients are multiplied by own / unit
@@ -33,17 +34,18 @@ class BucketHook {
 
   const std::string& name() const { return hook_.name; }
   bool is_scaled() const { return is_scaled_; }
-  // Returns true if the bucket holds gradients, which go to the hook, and false if the bucket holds other data of
-  // the Reducer.
+  // Returns true if `bucket` holds gradients, and false if `bucket` holds the map of used parameters, which the hook
+  // does not get.
   bool takes(const Bucket& bucket) const;
 
   // Starts a step. `total` is the weight of all ranks. On a device `total` may be the weight of an earlier step,
-  // because `total` only determines the scale. `total_on_device` points to a number on the device, which is this step's
-  // weight by the time that the group's stream reaches the work of finish().
+  // because `total` only determines the scale. `total_on_device` points to device memory that holds this step's weight
+  // when the group's stream runs the division of finish().
   void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
              const std::int64_t* total_on_device);
-  // Calls the hook with the bucket, and returns the hook's HookedBucket without the member `finish`, which BucketHook
-  // keeps. The bucket is complete when the returned Work is done and BucketHook::finish() has returned.
+  // Calls the hook with the bucket. Returns the hook's HookedBucket without the function in the member `finish`, which
+  // BucketHook::finish() calls later. The bucket is complete when the returned Work is done and BucketHook::finish()
+  // has returned.
   HookedBucket start(std::size_t bucket, const BufferView& buffer);
   // Returns whether `work`, which start() returned for the bucket, is done.
   bool is_done(std::size_t bucket, const Work& work) const;
@@ -52,7 +54,7 @@ class BucketHook {
   // Writes the mean (or the sum) of all ranks' gradients to `buffer`. REQUIRES: the bucket's Work is done or, on a
   // device, the group's stream waits for the Work.
   void finish(std::size_t bucket, const BufferView& buffer);
-  // Forgets the hook's results that finish() has not taken.
+  // Drops the hook's `finish` functions that BucketHook::finish() has not called yet.
   void drop() { finishes_.clear(); }
 
  private:

@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// The number of steps after which the host reads a step's StepNote on a device. kNoteDelay is equal on all ranks, and
-// is so large that the host hardly ever waits for a StepNote.
+// On a device, the host reads the StepNote of a step when the step kNoteDelay steps later begins. kNoteDelay is equal
+// on all ranks, and is so large that the host hardly ever waits for a StepNote.
 constexpr std::size_t kNoteDelay = 2;
 
 trace::Time now() { return trace::Time::clock::now(); }
@@ -84,11 +84,11 @@ void BucketQueue::announce() {
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
-// Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that buckets
-// have the same place among the program's collectives on every rank. On a device buckets always have the same place
-// among the collectives, and the host needs a weight only for the hook's scale. The scale is computed from the larger
-// weight of the last two steps whose StepNote the host has read. Because the scale uses the larger weight, a short
-// batch does not make float16 overflow in the next full batch.
+// Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that every rank
+// starts a bucket's collectives at the same place in its order of collectives. On a device the order of collectives is
+// equal on all ranks without blocking, and the host needs a weight only to compute the hook's scale. Of the last two
+// steps whose StepNote the host has read, the larger weight determines the hook's scale. Because the larger of two
+// weights determines the scale, float16 does not overflow in a full batch that follows a short batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);
@@ -142,14 +142,14 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
-  // Call look() before the collective, which overwrites the bucket in place: after the collective a NaN could come from
-  // any rank.
+  // Call look() before the bucket's collective: the collective overwrites the bucket, so a NaN in the bucket could then
+  // come from any rank.
   if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  // Each rank passes its part of the divisor of the gradients. The ranks' parts add up to the divisor, which is 1
-  // for Loss::sum.
+  // `part` is the number that this rank contributes to the divisor of the summed gradients. The divisor is the sum of
+  // all ranks' parts, which is 1 for Loss::sum.
   const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
   ReductionOptions options{.op = ReduceOp::sum,
                            .weight = part,
@@ -173,8 +173,7 @@ Work BucketQueue::reduce(std::size_t bucket, const ReductionOptions& options) {
   return group_->reduce_scatter(whole, part_of(whole, group_->rank(), group_->size()), options);
 }
 
-// Takes the results of the launched buckets that are done. Buckets finish in the order in which the buckets
-// were launched.
+// Completes the launched buckets whose work is done, in launch order, up to the first bucket whose work is not done.
 void BucketQueue::see_finished() {
   at_bucket(next_finished_, [&] { group_->progress(); });
   while (under_way() && at_bucket(next_finished_, [&] { return is_done(next_finished_); })) {
@@ -202,7 +201,8 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  // Read the weight and the StepNote from told() before works_ is cleared, because told() may be an element of works_.
+  // Read the weight and the StepNote from told() before clearing works_, because told() may return an element of
+  // works_.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();
@@ -241,9 +241,9 @@ void BucketQueue::finish_on_device() {
   clock_.mark_group();
 }
 
-// Makes the compute stream wait for the last bucket, which ends last, because collectives run in the order in which the
-// host starts the collectives. With a hook the stream waits for every bucket, because a hook's collectives may belong
-// to several groups.
+// Makes the compute stream wait for the last bucket. All other buckets end before the last bucket, because the group
+// runs its collectives in the order in which the host starts the collectives. With a hook, the compute stream waits for
+// every bucket, because a hook's collectives may belong to several groups.
 void BucketQueue::wait_in_stream() {
   const std::size_t first = hook_ != nullptr || next_launched_ == 0 ? 0 : next_launched_ - 1;
   for (std::size_t bucket = first; bucket < next_launched_; ++bucket) {

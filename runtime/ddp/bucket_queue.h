@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // BucketQueue launches the buckets of a synchronised step strictly in index order, and records each bucket's times.
 //
-// On a device the host only launches. A bucket's all-reduce runs after the work that is in the compute stream at the
-// launch. BucketQueue::finish() makes the compute stream wait for the all-reduces.
+// On a device the host only launches buckets. A bucket's all-reduce runs after the work that is in the compute stream
+// at the launch. BucketQueue::finish() makes the compute stream wait for the all-reduces.
 //
-// If there is a communication hook, the hook gets the buckets, and a small all-reduce at the begin of the step carries
-// the step's weight and StepNote. On a device the hook's results are taken in finish(), and the host waits for a step's
-// weight only in the first two steps.
+// If there is a communication hook, the hook exchanges the buckets of gradients. The step then begins with a small
+// all-reduce, which sums the ranks' weights and combines the ranks' StepNotes. On a device finish() writes the hook's
+// results to the buckets, and the host waits for a step's weight only in the first two steps.
 //
 // The Reducer, not the BucketQueue, knows the parameters' names and the micro-batches.
 // Threads: only the Reducer's thread calls the functions of BucketQueue.
@@ -51,21 +51,21 @@ class BucketQueue {
   // stream waits for the buckets, and the host does not wait.
   void finish();
   // Returns the sum of all ranks' weights in the step that finished last, or 1 if the step did not divide its
-  // gradients. Returns 0 before the first step. On a device total_weight() waits for the step on the host, at most the
-  // group's timeout.
+  // gradients. Returns 0 before the first step. On a device total_weight() blocks the host until the collectives of the
+  // last finished step are done, at most for the group's timeout.
   std::int64_t total_weight();
   // See Reducer::is_step_over().
   bool is_step_over() const;
 
-  // Returns the combined StepNote of all ranks that was read last. On the CPU noted() is the note of the step that
-  // finished last. On a device noted() is the note of step n - 2, where n is the step that began last.
+  // Returns the newest StepNote that the host has read, combined over all ranks. On the CPU noted() is the note of the
+  // step that finished last. On a device noted() is the note of step n - 2, where n is the step that began last.
   const NotedStep& noted() const { return noted_; }
 
   // Forgets the step that has begun. On a device drop() makes the compute stream wait for the collectives that were
   // launched. REQUIRES: the group has a single rank or has failed, so that no other rank waits for the step's buckets.
   void drop();
 
-  // Returns true if some bucket was launched whose result has not been taken yet.
+  // Returns true if a bucket was launched for which complete() has not been called yet.
   bool under_way() const { return next_finished_ < next_launched_; }
   // Returns true if a step has begun and launched a collective, and finish() has not returned. While is_open() is true,
   // other ranks wait for the rest of the step.
@@ -122,8 +122,8 @@ class BucketQueue {
   std::array<std::int64_t, 2> known_totals_{};  // the weights of the last two steps whose note was read, on a device
   std::vector<int> missing_;                    // the number of gradients that each bucket still waits for
   std::vector<Work> works_;                     // the current step's works
-  // On a device, the works of the buckets in the step that finished last, followed by the work that carries the step's
-  // weight. The list last_works_ is cleared when total_weight() has read the step's weight.
+  // On a device, the Work of each bucket in the step that finished last, followed by the Work that carries the step's
+  // weight. total_weight() clears last_works_ when it has read the step's weight.
   std::vector<Work> last_works_;
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // the index of the next bucket to launch

@@ -71,15 +71,16 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
                         std::span<const ComparedOption> options, std::string_view remedy) {
   if (group.size() == 1) return;
   const std::string packed = write_texts(list_of(specs, options));
-  // Exchange the texts with collectives, because a collective fails at once, with an error that names the rank, if a
-  // rank leaves without calling compare_parameters().
+  // Exchange the texts with a collective: if a rank leaves without calling compare_parameters(), the collective fails
+  // at once, and the error names the rank that left.
   const auto gather = [&](const std::string& text) {
     return comm::within_call("Reducer()", [&] { return all_gather_text(group, text); });
   };
   const auto groups = group_by_value(gather(fmt::format("{:016x}", hash64(packed))));
   if (groups.size() == 1) return;
 
-  // The lowest rank of each group sends its whole list, which is equal on all ranks of the group.
+  // For each hash, only the lowest rank with this hash sends its whole list, because ranks with equal hashes have equal
+  // lists.
   const bool tells = std::any_of(groups.begin(), groups.end(),
                                  [&](const std::vector<int>& ranks) { return ranks.front() == group.rank(); });
   const std::vector<std::string> told = gather(tells ? packed : "");
@@ -90,8 +91,8 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
     for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = list;
   }
   const std::string difference = first_difference(options, lists);
-  // Throw with throw_disagreement(), which waits for all ranks: a rank that threw at once would destroy its group while
-  // other ranks still gather.
+  // Throw with throw_disagreement(), which waits for all ranks. A rank that threw without waiting would destroy its
+  // group while other ranks still gather texts.
   comm::throw_disagreement(
       group, fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
                          "with its parameters in the same order and the same options, on every rank{}{}",

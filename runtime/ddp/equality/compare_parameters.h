@@ -20,12 +20,13 @@ struct ComparedOption {
   std::string value;
 };
 
-// Collective. Compares `options` and `specs` over the ranks. If an option or a parameter differs, throws the same
-// Mismatch on every rank. The Mismatch names the first option or parameter that differs, its values, and the ranks with
-// each value.
+// Collective. Compares `options` and `specs` over the ranks. Throws the same Mismatch on every rank if an option or a
+// parameter is not equal on all ranks. The Mismatch names the first option or parameter that differs between ranks, and
+// says which ranks have which value.
 //
 // The ranks exchange a hash of `options` and `specs`, and exchange the whole lists only if the hashes differ. If a rank
-// leaves, fails or makes another call, the other ranks get an error that names the rank, as in any collective.
+// leaves, fails or starts another collective instead, compare_parameters() throws an error that names this rank on the
+// other ranks.
 //
 // `remedy` is advice that the Mismatch adds to the advice to build the same model on every rank.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
@@ -36,8 +37,8 @@ LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<con
 // values are equal.
 std::string describe_values(std::span<const std::string> by_rank);
 
-// Compares the ranks' lists; a pure function. `lists[r]` is rank r's list, which has the options' values followed by
-// the parameters. Returns the first difference as a sentence, or an empty text if all lists are equal.
+// Compares the ranks' lists; a pure function. `lists[r]` is the list of rank r: the values of all options, followed by
+// a text for each parameter. Returns the first difference as a sentence, or an empty text if all lists are equal.
 std::string first_difference(std::span<const ComparedOption> options, std::span<const std::vector<std::string>> lists);
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// The number of 64-bit words that a rank compares: the model's number, the count of the data's numbers, and the
-// data's numbers.
+// The number of 64-bit words that each rank sends for a comparison: the model's number, the count of the data loader's
+// numbers, and kMostDataNumbers words for these numbers.
 constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
 std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // DataCheck checks that all ranks train the same model and read the same epoch of the same dataset in each step.
 //
-// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). The numbers
-// that decide about the samples, and the model's number in the group, must be equal on all ranks. A digest of the
-// numbers that must be equal travels in the StepNote of every synchronised step. If the ranks' digests of a step
-// differ, the ranks gather the numbers, and throw a Mismatch that names the ranks and the numbers that differ.
+// A few numbers of the data loader decide which samples a rank reads, such as the dataset's length, the seed, the epoch
+// and the batch size. These numbers of the data loader, and the number that DataCheck gives the model, must be equal on
+// all ranks. The StepNote of every synchronised step has a digest of the numbers that must be equal on all ranks. If
+// the ranks' digests of a step differ, the ranks exchange the numbers, and throw a Mismatch that names the ranks and
+// the numbers that differ.
 //
 // Threads: only the Reducer's thread calls the functions of DataCheck.
 #pragma once
@@ -21,8 +22,8 @@ namespace lockstep {
 
 class DataCheck {
  public:
-  // Gives the model that is being constructed the next number in the group. All ranks must construct their models in
-  // the same order.
+  // Gives the new model the next free number of the group, which numbers its models in the order of construction. All
+  // ranks must construct their models in the same order.
   explicit DataCheck(std::shared_ptr<ProcessGroup> group);
   // From now on, calls `identity` in each step to get the numbers of this rank's data loader.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The number of comparisons of equal replicas after which compare() logs a warning.
+// The number of times that compare() must find the replicas equal before compare() logs a warning.
 constexpr int kManyComparisons = 20;
 
 }  // namespace
@@ -41,8 +41,8 @@ StepNote DivergenceCheck::note(std::int64_t step) {
   return note;
 }
 
-// All ranks must decide alike in judge(), so a rank decides only by `noted`, which is equal on all ranks, and by the
-// results of earlier calls.
+// judge() must decide alike on all ranks whether to compare replicas. Therefore judge() uses only `noted`, which is
+// equal on all ranks, and the results of earlier calls of judge().
 void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;
@@ -55,8 +55,8 @@ void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
 void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   const Replica::State state = replica_.state();
   const ReplicaComparison comparison = compare_replicas(*group_, state.buffers);
-  // On a device the StepNotes of the steps up to `step` may not have arrived yet. StepNotes up to `step` were written
-  // before this comparison, so judge() skips these StepNotes.
+  // On a device the StepNotes of the steps up to `step` may not have arrived yet. judge() skips the StepNotes of the
+  // steps up to `step`, because the ranks wrote these StepNotes before this comparison.
   judged_ = step + 1;
   if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
   if (++equal_comparisons_ == kManyComparisons) {
@@ -78,8 +78,8 @@ void DivergenceCheck::see_equal(std::int64_t step) {
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  // The finding names a rank only if there are more than two replicas, because with two replicas nobody knows which
-  // replica is wrong.
+  // Name the rank that differs only if there are more than two replicas: with two replicas nobody knows which replica
+  // is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
   trace::keep_finding({.kind = trace::FindingKind::apart,
                        .rank = comm::job_rank(group_->roster(), rank),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // DivergenceCheck checks that the ranks' replicas stay equal.
 //
-// Each rank counts how often its parameters are written. The counts of writes travel in the StepNote of every
-// synchronised step, and a digest of the parameters' bytes travels in every n-th step. A step that sends no digest
+// Each rank counts how often its parameters are written. The StepNote of every synchronised step has the rank's count
+// of writes; in every n-th step, the StepNote also has a digest of the parameters' bytes. A step that sends no digest
 // costs no extra time. If the ranks' counts or digests differ, all ranks compare the parameters, and the step ends with
-// a Mismatch if the parameters differ. If the parameters are equal, because a rank has written the same values in
-// another way, the run continues, and every rank counts its writes from 0 again.
+// a Mismatch if the parameters differ. If the parameters are equal although the counts differ, the run continues, and
+// every rank counts its writes from 0 again.
 //
-// A tensor's count of writes is Tensor::version() or, with LibTorch, Tensor::_version(). A write that the tensor does
-// not count is found by the next digest. On a device the ranks read a step's StepNote two steps later, so the ranks do
-// not find differences of a run's last two steps.
+// A tensor's count of writes is Tensor::version() or, with LibTorch, Tensor::_version(). If a tensor does not count a
+// write, only the next digest shows the write. On a device the ranks read a step's StepNote two steps later, and
+// therefore miss differences that arise in the last two steps of a run.
 //
 // Threads: only the Reducer's thread calls the functions of DivergenceCheck.
 #pragma once
