@@ -108,8 +108,8 @@ void FiniteCheck::read(const Step& step) {
 const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t element) const {
   const Bucket& it = plan_->buckets[bucket];
   const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
-  // The bucket's gradients lie one after another, and the bytes between the gradients are zero, so a NaN or infinity
-  // lies in a gradient.
+  // The bucket contains only gradients and padding of zeros, so the element with the NaN or infinity belongs to a
+  // gradient.
   const auto behind = std::ranges::find_if(it.parameters, [&](int parameter) {
     return plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset > offset;
   });

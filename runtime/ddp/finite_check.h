@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// FiniteCheck looks for NaN and infinity in this rank's own gradients, after their last write and before the sum over
-// the ranks.
+// FiniteCheck looks for NaN and infinity in this rank's own gradients when the gradients are final, before the ranks
+// sum the gradients.
 //
-// On a device a kernel looks for NaN and infinity, after the work in the compute stream that writes the gradients. The
-// begin() of a later step reads the kernel's result after the device has copied the result to the host.
+// On a device a kernel looks for NaN and infinity; the kernel runs in the compute stream, after the work that writes
+// the gradients. The begin() of a later step reads the kernel's result after the device has copied the result to the
+// host.
 //
 // Threads: only the Reducer's thread calls the functions of FiniteCheck.
 // Failure: throws DeviceError. With NotFinite::raise, a NaN or infinity throws NotFiniteGradient and fails the group on
@@ -33,13 +34,13 @@ class FiniteCheck {
   // any BucketPlan.
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
-  // `memory`, `specs` and `micro_batches` must outlive this object. On a device the FiniteCheck owns
-  // bytes_behind(specs.size()) bytes of the arena, from offset `behind` on. Only the first `gradients` elements of
+  // `memory`, `specs` and `micro_batches` must outlive this object. On a device, the arena has
+  // bytes_behind(specs.size()) bytes for the FiniteCheck at offset `behind`. Only the first `gradients` elements of
   // `specs` are parameters. `micro_batches` holds the sums that the ranks exchange, or is null if all gradients are in
   // the arena.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
-  // Reads the results of the steps that have ended, as far as the results have arrived on the host.
+  // Reads those results of ended steps that the device has already copied to the host.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
@@ -47,7 +48,8 @@ class FiniteCheck {
   // Begins a step. Call begin(), look() and end() in this order for each step. `plan` must stay valid until the step's
   // results are read; call settle() before begin() with another plan.
   void begin(const BucketPlan& plan, std::int64_t step);
-  // Looks for NaN and infinity in `own`, the buffer of a bucket that is final and not yet sent.
+  // Looks for NaN and infinity in `own`, the buffer of bucket `bucket`, whose gradients are final and have not been
+  // sent yet.
   void look(std::size_t bucket, const BufferView& own);
   // Ends the step. On a device, queues the copy of the step's results to the host.
   void end();
@@ -56,13 +58,14 @@ class FiniteCheck {
   void settle(const Deadline& deadline);
 
  private:
-  // Step is a step on a device whose results the host has not read yet.
+  // A Step holds the results of a step on a device that the host has not read yet.
   struct Step {
     std::int64_t number = 0;
     std::shared_ptr<void> found = nullptr;   // the result of each bucket, on the host
     std::shared_ptr<void> copied = nullptr;  // the event after the copy to `found`
   };
-  // With fixed micro-batches, looks for NaN and infinity in the bucket's gradients of each sum that this rank sends.
+  // Looks for NaN and infinity in each sum of fixed micro-batches that this rank sends, in the gradients of bucket
+  // `bucket`.
   void look_at_micro_batches(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
@@ -77,8 +80,8 @@ class FiniteCheck {
   const BucketPlan* plan_ = nullptr;
   std::int64_t step_ = -1;  // the number of the step that began last
 
-  // The results of the kernels on a device, an int64 for each bucket. `words_` points into the arena, after the
-  // gradients. `none_found_` holds the initial values of `words_` on the host.
+  // Points to the results of the kernels on a device, an int64 for each bucket. `words_` points into the arena, after
+  // the gradients. `none_found_` is host memory that holds the values to which begin() sets the results.
   std::int64_t* words_ = nullptr;
   std::shared_ptr<void> none_found_;
   std::deque<Step> pending_;

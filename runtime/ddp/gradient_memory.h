@@ -28,11 +28,12 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // Returns the compute stream, in which the gradients are written on a device.
   StreamView stream() const { return stream_; }
-  // On a device, makes the stream of the next follow() wait for the present work of the compute stream. Call
-  // detach_stream() when the Reducer no longer uses the compute stream. The stream may be destroyed afterwards.
+  // On a device, records which work is now in the compute stream; the stream that the next follow() gets waits for this
+  // work. Call detach_stream() when the Reducer no longer uses the compute stream. The stream may be destroyed
+  // afterwards.
   void detach_stream();
-  // Makes `stream` the compute stream. Later work in `stream` runs after the work that the previous compute stream had
-  // at the last detach_stream().
+  // Makes `stream` the compute stream. Work that is queued in `stream` after follow() runs after the work that the
+  // previous compute stream held at the last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }

@@ -13,14 +13,15 @@
 namespace lockstep {
 namespace {
 
-// The number of steps after which a loss travels on a device. The host reads the StepNote of step k at the beginning of
-// step k + 2, when the StepNote of step k + 2 is already written. The losses of step k therefore travel with step
-// k + 3.
+// On a device, the losses of a step travel to the other ranks in the StepNote of the step kDelay steps later. The host
+// reads the combined StepNote of step k when step k + 2 begins, after the host has written the StepNote of step k + 2.
+// The losses of step k therefore travel in the StepNote of step k + 3.
 constexpr std::int64_t kDelay = 3;
 
-// FixedPoint is the format of a loss that is the sum of 2^k parts or fewer (see loss_parts()). The integer of a part
-// stays below 2^(61 - 2k), and the fraction has at most 61 - 2k bits. The sums over all parts stay below half of the
-// flag 2^(62 - k), which marks a part without a finite loss. The sum of the flags of all parts fits in 63 bits.
+// FixedPoint is the fixed-point format of a step's loss, which is the sum of at most 2^k parts (see loss_parts()). Each
+// part has an integer whose absolute value is below 2^(61 - 2k), and a fraction of at most 61 - 2k bits. A part without
+// a finite loss has the flag 2^(62 - k) instead; the sums over the parts without the flag stay below half of the flag.
+// The sum of the flags of all parts fits in 63 bits.
 struct FixedPoint {
   explicit FixedPoint(int parts) : log2(std::bit_width(static_cast<unsigned>(parts) - 1)) {}
 
@@ -131,7 +132,7 @@ double LossRecord::read(const Recorded& loss) const {
 LossSum LossRecord::sum_of(const Step& step) const {
   LossSum sum(parts_);
   for (const MicroBatch& it : step.micro_batches) {
-    // The loss of a micro-batch without rows may be NaN, so this loss doesn't count.
+    // Leave out the loss of a micro-batch without rows, because such a loss may be NaN.
     sum.add(kind_, it.loss && it.weight > 0 ? std::optional(read(*it.loss)) : std::nullopt, it.weight);
   }
   return sum;

@@ -2,15 +2,15 @@
 // LossRecord keeps the losses that a program passes to record_loss(), until the losses travel to the other ranks in
 // a StepNote.
 //
-// On the CPU a loss travels in the StepNote of the loss's step. On a device the host must not wait for a loss. A device
-// copies each loss to pinned memory in the program's stream, and the loss travels kDelay steps later, when its step is
-// known to be over on the device. With a single rank no loss travels: the host reads each loss after the device has
-// copied the loss.
+// On the CPU the losses of a step travel in the step's own StepNote. On a device the host must not wait for a loss. A
+// device copies each loss to pinned memory in the program's stream. The loss travels in the StepNote of a later step,
+// when the device is known to have finished the step of the loss. With a single rank no loss travels: the host reads
+// each loss after the device has copied the loss.
 //
 // A StepNote has integers that the ranks add up, so a rank keeps its sum of losses as an integer and a fraction in
-// fixed point. The integer and the fraction have room for the sum over all parts (see loss_parts()). In a StepNote, a
-// value that no sum of losses reaches means "no loss". The sum over the parts depends neither on the order of the parts
-// nor on which rank has which part.
+// fixed point. The integer and the fraction have room for the sum over all parts (see loss_parts()). A StepNote without
+// a loss holds a flag, which is a number that no sum of losses reaches. The sum over the parts depends neither on the
+// order of the parts nor on which rank has which part.
 //
 // Threads: only the replica's thread calls the functions of LossRecord and LossSum.
 #pragma once
@@ -43,8 +43,8 @@ class LossSum {
   // `parts` is loss_parts(), equal on all ranks.
   explicit LossSum(int parts);
 
-  // Adds a micro-batch's loss and weight. `kind` says whether the loss is the mean or the sum of the loss's terms. A
-  // loss of weight 0 doesn't count.
+  // Adds a micro-batch's loss and weight. `kind` says whether `loss` is the mean or the sum over the micro-batch's loss
+  // terms. A loss of weight 0 doesn't count.
   void add(Loss kind, std::optional<double> loss, std::int64_t weight);
   // Sets weight and loss in `note`.
   void write(StepNote& note) const;
@@ -58,7 +58,8 @@ class LossSum {
   bool is_finite_ = true;  // whether the loss is finite and small enough to travel
 };
 
-// Returns the global batch of the step `noted.step`, from `noted`, which combines the ranks' StepNotes.
+// Returns the GlobalBatch of step `noted.step`, computed from the StepNote in `noted`, which is combined over all
+// ranks.
 GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts);
 
 class LossRecord {
@@ -67,26 +68,28 @@ class LossRecord {
   LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
 
   // Records the loss of the micro-batch whose backward comes next; a later call replaces the loss. `loss` is one
-  // floating-point number; a number on a device is read after the work that is in `stream`. `owner` keeps the number's
-  // memory until the number has been copied.
+  // floating-point number. If the number is on a device, the device copies the number after the work that is in
+  // `stream`. `owner` keeps the loss's memory alive until the loss has been copied.
   void record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record(double loss);
-  // Forgets a loss whose micro-batch had no backward, because the program begins the forward of another micro-batch.
+  // Forgets a recorded loss that no backward has used; call begin_forward() when the forward of another micro-batch
+  // begins.
   void begin_forward() { next_.reset(); }
   void begin_backward(std::int64_t weight);
-  // Closes the record of synchronised step `step`, whose last micro-batch has begun its backward.
+  // Assigns the losses of the micro-batches since the last close_step() to synchronised step `step`. Call close_step()
+  // when the backward of the step's last micro-batch has begun.
   void close_step(std::int64_t step);
-  // Forgets step `step`, which is given up, and the losses of its micro-batches.
+  // Forgets the losses of step `step`, which is given up.
   void forget(std::int64_t step);
 
-  // Sets in `note` the losses that travel with step `step`, if there are several ranks. On a device write() sets
-  // the losses of three steps before `step`; the StepNote of that earlier step has been read, so the losses are on
-  // the host.
+  // Writes to `note` the losses that travel in the StepNote of step `step`, if there are several ranks. On a device,
+  // write() writes the losses of step `step` - 3, which are on the host because the StepNote of step `step` - 3 has
+  // been read.
   void write(StepNote& note, std::int64_t step);
-  // Returns the global batch whose losses `noted`, the combined StepNote of all ranks, carries.
+  // Returns the GlobalBatch whose losses are in the StepNote of `noted`, which is combined over all ranks.
   GlobalBatch batch_of(NotedStep noted) const;
-  // Sets `batch` to the loss and weight of the next closed step, with a single rank. Returns false if the step's losses
-  // are not on the host yet.
+  // With a single rank, sets `batch` to the loss and weight of the next step that close_step() has closed. Returns
+  // false if no such step exists, or if the step's losses are not on the host yet.
   bool read_known(GlobalBatch& batch);
 
  private:

@@ -6,8 +6,8 @@
 // Each micro-batch's gradients are written to the arena. After every micro-batch except the last,
 // MicroBatchSums::keep() adds the gradients to earlier kept sums, as the tree prescribes, and keeps the result. In the
 // last micro-batch, accumulate() adds kept sums to each gradient in the arena, as the tree prescribes, when the
-// gradient becomes ready. At the end of a step the arena has the sum of the rank's last whole node, and the kept sums
-// are the sums of the earlier whole nodes.
+// gradient becomes ready. At the end of a step, the gradients in the arena are the sum of the rank's last whole node,
+// and each kept sum is the sum of an earlier whole node.
 //
 // Memory: the arena has room for kept() sums after the gradients, each as large as the gradients. The number kept() is
 //   at most log2(micro-batches of a rank) + 1.
@@ -46,14 +46,14 @@ class MicroBatchSums {
   // Keeps the gradients of a micro-batch that is complete in the arena and is not this rank's last micro-batch of
   // the step.
   void keep(const BucketPlan& plan);
-  // Adds to `slice`, a final gradient of the last micro-batch in the arena, each kept sum that the tree joins with
-  // this micro-batch.
+  // Adds to `slice`, a final gradient of this rank's last micro-batch, each kept sum that the tree merges with the last
+  // micro-batch.
   void accumulate(std::byte* slice, std::int64_t count, DType dtype) const;
   // Begins the next step, after a step that is over or given up.
   void restart();
 
-  // Returns, for each of this rank's whole nodes in order, the address at which the node's sum has the elements of
-  // `slice`. REQUIRES: the last micro-batch is done.
+  // Returns the addresses at which the sums of this rank's whole nodes hold the elements of `slice`: an address for
+  // each whole node, in order. REQUIRES: the last micro-batch is done.
   std::vector<const std::byte*> nodes(const std::byte* slice) const;
 
  private:

@@ -105,7 +105,7 @@ void OrderedSum::send() {
   phases_->sending = group_->all_to_all(all, BufferView(received_.get(), all.count, dtype_, all.device));
 }
 
-// Overwrites the rows in sent_ with the sum, because the all-to-all has sent the rows before sum_rows() runs.
+// Writes the sum to sent_. The sum overwrites the rows in sent_, which the all-to-all has sent before sum_rows() runs.
 void OrderedSum::gather() {
   phases_->sending.wait_on(side_);
   const BufferView own = view(group_->rank() * share_, share_);

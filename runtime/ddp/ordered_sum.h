@@ -28,7 +28,7 @@ class OrderedSum {
  public:
   // `count` is the number of elements of a row. `dtype` is a floating-point type. `side` must outlive this object.
   OrderedSum(std::shared_ptr<ProcessGroup> group, StreamView side, NodeOrder order, std::int64_t count, DType dtype);
-  // Makes the side stream wait for the present work of the group's stream, because the present work may read the sum.
+  // Makes the side stream wait for the work that is now in the group's stream, because this work may read the sum.
   ~OrderedSum();
   OrderedSum(const OrderedSum&) = delete;
   OrderedSum& operator=(const OrderedSum&) = delete;
@@ -36,8 +36,8 @@ class OrderedSum {
   // Copies `row`, which lies on the group's device and is this rank's row `index`. Call put() or row(), then send(),
   // then gather().
   void put(std::size_t index, const void* row);
-  // Returns the buffer for this rank's row, which the caller may fill by work in the side stream instead of by put().
-  // REQUIRES: each rank has one row.
+  // Returns the buffer for this rank's row. Instead of calling put(), the caller may fill the buffer with work in the
+  // side stream. REQUIRES: each rank has one row.
   BufferView row() const { return view(0, count_); }
   // Starts the all-to-all.
   void send();

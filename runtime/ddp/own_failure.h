@@ -25,11 +25,12 @@
 
 namespace lockstep {
 
-// Returns the message of an exception of any type. The message of a LibTorch exception comes without its backtrace.
+// Returns the message of an exception of any type. message_of() leaves out the backtrace from the message of a LibTorch
+// exception.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
-// Returns a Cause that reports this rank's failure to the other ranks, with the errno of a SystemError and a text such
-// as "save_weights: rank 0 (host node7, pid 4711) failed: <message>". If `operation` is empty, the text begins
-// with the rank.
+// Returns a Cause that reports this rank's failure to the other ranks. The Cause has the errno if `exception` is a
+// SystemError, and a text such as "save_weights: rank 0 (host node7, pid 4711) failed: <message>". If `operation` is
+// empty, the text begins with the rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {

@@ -25,8 +25,8 @@ struct ComparedOption {
 // says which ranks have which value.
 //
 // The ranks exchange a hash of `options` and `specs`, and exchange the whole lists only if the hashes differ. If a rank
-// leaves, fails or starts another collective instead, compare_parameters() throws an error that names this rank on the
-// other ranks.
+// leaves, fails or starts another collective instead, compare_parameters() throws an error on the other ranks; the
+// error names the rank.
 //
 // `remedy` is advice that the Mismatch adds to the advice to build the same model on every rank.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,

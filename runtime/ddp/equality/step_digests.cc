@@ -67,8 +67,8 @@ StepDigests::StepDigests(std::string file, std::size_t parameters)
   if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
 }
 
-// Ends the file's last line if an earlier run of the program could not write this line completely. The reader of the
-// file skips an incomplete line if the first line of the next run follows.
+// Ends the file's last line if an earlier run of the program could not write this line completely. The program that
+// reads the file skips an incomplete line if the next line is the first line of a new run.
 void StepDigests::end_cut_line() {
   char last = '\n';
   const off_t size = ::lseek(fd_.get(), 0, SEEK_END);

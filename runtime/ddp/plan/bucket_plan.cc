@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// Returns the size of a parameter's slot, in whole cache lines. An empty parameter also takes a cache line, because no
-// bucket may be empty.
+// Returns the size in bytes of a parameter's slot, rounded up to whole cache lines. An empty parameter also takes a
+// cache line, because no bucket may be empty.
 std::size_t slot_bytes(const ParameterSpec& spec) {
   const std::size_t lines = (spec.bytes() + kGradientAlignment - 1) / kGradientAlignment;
   return std::max<std::size_t>(lines, 1) * kGradientAlignment;
@@ -74,9 +74,9 @@ void check_order(std::span<const int> order, std::size_t parameters) {
   }
 }
 
-// Returns the largest number of bytes of padding that the buckets can have, in any order of the parameters. Each bucket
-// ends with padding of less than `parts` cache lines. A bucket is full when its bytes reach the cap. Only the first
-// bucket of a dtype, which has its own cap, and the last bucket of a dtype can be smaller than the cap.
+// Returns an upper bound on the total padding of all buckets in bytes, whatever order the parameters have. Each bucket
+// ends with padding of less than `options.parts` cache lines. A bucket is full when its bytes reach the cap. At most
+// two buckets of each dtype can be smaller than the cap: the first bucket, which has its own cap, and the last bucket.
 std::size_t most_padding(std::span<const ParameterSpec> specs, const BucketOptions& options) {
   struct OfDtype {
     std::size_t parameters = 0;

@@ -29,8 +29,8 @@ bool matches(int micro_batches, int world, MicroBatchRange node, MicroBatchRange
          matches(micro_batches, world, {middle, node.end}, {middle_rank, ranks.end});
 }
 
-// For each micro-batch of `node`, adds to the micro-batch's element of `merges` the number of inner nodes within
-// `node`, including `node`, that end with the micro-batch.
+// For each inner node of the subtree whose root is `node`, adds 1 to the element of `merges` for the inner node's last
+// micro-batch.
 void count_merges(MicroBatchRange node, MicroBatchRange run, std::vector<int>& merges) {
   if (node.count() < 2) return;
   const int middle = right_child(node);
@@ -61,8 +61,8 @@ std::vector<int> merges_of(int micro_batches, MicroBatchRange run) {
   return merges;
 }
 
-// After a whole node is added, one merge follows for each inner node of the tree that ends with the whole node's last
-// micro-batch and does not lie within the whole node.
+// The number of merges after a whole node is the number of inner nodes of the tree that end with the whole node's last
+// micro-batch; the whole node and the nodes within the whole node do not count.
 NodeOrder order_of_nodes(int micro_batches, int world) {
   const std::vector<int> all = merges_of(micro_batches, {0, micro_batches});
   std::vector<std::vector<MicroBatchRange>> nodes;

@@ -27,12 +27,14 @@ std::vector<MicroBatchRange> whole_nodes(int micro_batches, MicroBatchRange run)
 bool is_tree_of_ranks(int micro_batches, int world);
 
 // Returns the order in which a rank adds up its micro-batches `run`, as a number `merges[i]` for each micro-batch i of
-// `run`. After micro-batch i the newest `merges[i]` kept sums are added to the micro-batch's gradients, newest first;
-// each added sum is the left sibling of the sum so far. The resulting sum is kept.
+// `run`. After micro-batch i, the rank adds the newest `merges[i]` kept sums to the micro-batch's gradients, beginning
+// with the newest kept sum. Each kept sum that the rank adds is the left sibling, in the tree, of the sum so far. The
+// resulting sum is kept.
 std::vector<int> merges_of(int micro_batches, MicroBatchRange run);
 
 // NodeOrder is the order in which the whole nodes of all ranks are added up, in the form that DeviceRuntime::sum_rows
-// takes. Every rank has as many rows as the rank with the most nodes; rows that a rank does not fill are skipped.
+// takes. Every rank has as many rows as the rank with the most whole nodes has whole nodes; DeviceRuntime::sum_rows
+// skips rows without a node.
 struct NodeOrder {
   std::size_t rows_per_rank = 0;
   std::vector<std::uint8_t> merges;  // the merges after each row, by rank and row
