@@ -17,8 +17,7 @@
 
 namespace lockstep {
 
-// StepWeight holds this rank's weight in a step, the unit by which weights are divided, and whether gradients are
-// averaged.
+// StepWeight holds a rank's weight in a step, the unit by which weights are divided, and whether to average gradients.
 struct StepWeight {
   std::int64_t own = 0;   // this rank's weight
   std::int64_t unit = 1;  // the unit of weights: gradients are multiplied by own / unit

@@ -201,8 +201,7 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  // Read the weight and the StepNote from told() before clearing works_, because told() may return an element of
-  // works_.
+  // Read the weight and the StepNote from told() before clearing works_: told() may return an element of works_.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();

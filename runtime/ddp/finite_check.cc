@@ -108,8 +108,7 @@ void FiniteCheck::read(const Step& step) {
 const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t element) const {
   const Bucket& it = plan_->buckets[bucket];
   const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
-  // The bucket contains only gradients and padding of zeros, so the element with the NaN or infinity belongs to a
-  // gradient.
+  // Only a gradient can hold a NaN or infinity, because the padding between the gradients is zero.
   const auto behind = std::ranges::find_if(it.parameters, [&](int parameter) {
     return plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset > offset;
   });

@@ -3,8 +3,8 @@
 // sum the gradients.
 //
 // On a device a kernel looks for NaN and infinity; the kernel runs in the compute stream, after the work that writes
-// the gradients. The begin() of a later step reads the kernel's result after the device has copied the result to the
-// host.
+// the gradients. The begin() of a later step reads the kernel's result when the device has copied this result to the
+// host memory.
 //
 // Threads: only the Reducer's thread calls the functions of FiniteCheck.
 // Failure: throws DeviceError. With NotFinite::raise, a NaN or infinity throws NotFiniteGradient and fails the group on
@@ -64,8 +64,7 @@ class FiniteCheck {
     std::shared_ptr<void> found = nullptr;   // the result of each bucket, on the host
     std::shared_ptr<void> copied = nullptr;  // the event after the copy to `found`
   };
-  // Looks for NaN and infinity in each sum of fixed micro-batches that this rank sends, in the gradients of bucket
-  // `bucket`.
+  // Looks for NaN and infinity in the gradients of bucket `bucket`, in each sum of micro-batches that this rank sends.
   void look_at_micro_batches(std::size_t bucket);
   void read_ended();
   void read(const Step& step);

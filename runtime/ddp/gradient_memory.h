@@ -29,8 +29,7 @@ class GradientMemory {
   // Returns the compute stream, in which the gradients are written on a device.
   StreamView stream() const { return stream_; }
   // On a device, records which work is now in the compute stream; the stream that the next follow() gets waits for this
-  // work. Call detach_stream() when the Reducer no longer uses the compute stream. The stream may be destroyed
-  // afterwards.
+  // work. Call detach_stream() when the Reducer no longer uses the compute stream. The stream may then be destroyed.
   void detach_stream();
   // Makes `stream` the compute stream. Work that is queued in `stream` after follow() runs after the work that the
   // previous compute stream held at the last detach_stream().

@@ -58,8 +58,7 @@ class LossSum {
   bool is_finite_ = true;  // whether the loss is finite and small enough to travel
 };
 
-// Returns the GlobalBatch of step `noted.step`, computed from the StepNote in `noted`, which is combined over all
-// ranks.
+// Returns the GlobalBatch of step `noted.step`, computed from the ranks' combined StepNote in `noted`.
 GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts);
 
 class LossRecord {
@@ -72,8 +71,7 @@ class LossRecord {
   // `stream`. `owner` keeps the loss's memory alive until the loss has been copied.
   void record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record(double loss);
-  // Forgets a recorded loss that no backward has used; call begin_forward() when the forward of another micro-batch
-  // begins.
+  // Forgets a recorded loss that no backward has used. Call begin_forward() when another forward begins.
   void begin_forward() { next_.reset(); }
   void begin_backward(std::int64_t weight);
   // Assigns the losses of the micro-batches since the last close_step() to synchronised step `step`. Call close_step()

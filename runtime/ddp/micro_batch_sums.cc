@@ -7,8 +7,7 @@ namespace lockstep {
 namespace {
 
 // Returns the largest number of sums that a rank keeps at once, where `merges` is merges_of() for the rank's
-// micro-batches. The rank's last micro-batch needs no kept sum, because its gradients stay in the arena's gradient
-// slots.
+// micro-batches. The rank's last micro-batch needs no kept sum, because its gradients stay in their slots.
 std::size_t most_kept(const std::vector<int>& merges) {
   std::size_t kept = 0, most = 0;
   for (std::size_t i = 0; i + 1 < merges.size(); ++i) {

@@ -7,7 +7,7 @@
 // MicroBatchSums::keep() adds the gradients to earlier kept sums, as the tree prescribes, and keeps the result. In the
 // last micro-batch, accumulate() adds kept sums to each gradient in the arena, as the tree prescribes, when the
 // gradient becomes ready. At the end of a step, the gradients in the arena are the sum of the rank's last whole node,
-// and each kept sum is the sum of an earlier whole node.
+// and the kept sums that accumulate() has not added are the sums of the earlier whole nodes.
 //
 // Memory: the arena has room for kept() sums after the gradients, each as large as the gradients. The number kept() is
 //   at most log2(micro-batches of a rank) + 1.

@@ -27,9 +27,9 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// Returns the specs of the arena's slices: a spec for each parameter and, with `track_unused`, the spec of the map of
-// used parameters. The map of used parameters has one number for each parameter, which says whether the parameter was
-// used. The map is not a gradient, so the lists of parameters that callers get do not contain the map.
+// Returns `specs`, followed by the spec of the map of used parameters if `track_unused` is true. The map of used
+// parameters has a number for each parameter; the number says whether the parameter was used. The lists of parameters
+// that callers get do not contain the map of used parameters, because the map is not a gradient.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -237,7 +237,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
-  // Begin the StepClock's step before any collective of the step: if a rank asks to stop, the StepClock calls the
+  // Call clock->begin() before the first collective of the step: if a rank asks to stop, clock->begin() uses the
   // group's store, which may throw.
   in_group([&] {
     StepNote note = step_options.note;
@@ -272,8 +272,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
-  // Add the sums of earlier fixed micro-batches before the queue counts the gradient: the last gradient of a bucket
-  // launches the bucket's collective, which reads the whole bucket.
+  // Add the kept sums of earlier fixed micro-batches to the gradient before the queue counts the gradient, because the
+  // queue sends a bucket as soon as all gradients of the bucket are counted.
   accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
@@ -283,8 +283,8 @@ void Reducer::Impl::zero(std::size_t parameter) {
   memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
 }
 
-// Zeros the gradients in the arena that this micro-batch should have overwritten and did not. Does nothing if the
-// micro-batch adds to the gradients of earlier micro-batches.
+// Zeros the gradients in the arena that the current micro-batch has not marked, because these gradients are from an
+// earlier micro-batch or step. Does nothing if the current micro-batch adds to the gradients of earlier micro-batches.
 void Reducer::Impl::zero_unmarked() {
   if (!overwrites()) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -353,16 +353,16 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     memory.detach_stream();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
-      // If no rank had data, the sums of the gradients mean nothing, so the CPU zeros the arena. On a device the
-      // group's division has already zeroed the sums of a step in which no rank had data.
+      // If no rank had data, the sums of the gradients mean nothing, so finish_step() zeros the arena on the CPU. On a
+      // device the group's division has already zeroed the sums of a step in which no rank had data.
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // End the StepClock's step last, after the gradients are complete: if a rank asks to stop, the StepClock calls the
-  // group's store, which may throw.
+  // Call clock->end() only after the gradients are complete: if a rank asks to stop, clock->end() uses the group's
+  // store, which may throw.
   close_sum();
   has_shards = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
@@ -393,21 +393,21 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   if (memory.device() == nullptr) return used_map->at(at, divisor(), Deadline::never());
   rethrow_failure();
   return in_group([&] {
-    // total_weight() throws a failure of the group here, before at() waits for a copy that would never arrive. If no
-    // rank had data, the group has zeroed the map of used parameters along with the gradients, and nobody knows which
-    // parameters were used. In a step in which no rank had data, all ranks return true, because the ranks' results must
-    // be equal.
+    // Call total_weight() before at(): if the group has failed, total_weight() throws, but at() would wait for a copy
+    // that never arrives. If no rank had data, the group has zeroed the map of used parameters along with the
+    // gradients, and nobody knows which parameters were used. If no rank had data, every rank returns true, so that the
+    // result is equal on all ranks.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
-// Gives up the step after any failure. If the group has already failed, group->abort() changes nothing.
+// Gives up the step after any failure. If the group has already failed, the call of group->abort() has no effect.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && finished_micro_batches == 0) return;
   try {
     if (group->size() == 1) {
-      // A group of a single rank has no other rank that waits, so the group survives and the step can be repeated.
+      // In a group of a single rank no other rank waits, so the group stays usable and the step can be repeated.
       if (failure) return;
       close_sum();
       observed.clear();

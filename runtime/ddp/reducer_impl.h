@@ -32,7 +32,8 @@ struct Reducer::Impl {
   Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group, const ReducerOptions& the_options,
        std::shared_ptr<StepClock> the_clock);
 
-  // The next functions, in reducer_order.cc, make every rank lay out its gradients in rank 0's order.
+  // The functions from plan_order() to replan_as_observed(), in reducer_order.cc, make every rank lay out its gradients
+  // in rank 0's order.
   void plan_order(std::span<const int> order, std::int64_t the_unit);
   void adopt_order_of_rank0(std::vector<int> order);
   void adopt_unit_of_rank0(std::int64_t the_unit);

@@ -12,8 +12,8 @@ std::int64_t StepClock::begin() {
   return stop.word(*group_);
 }
 
-// Before the ranks agree to stop, tells the launcher that the step has ended, so that the launcher's message about the
-// stop counts the step.
+// Tells the launcher that the step has ended before the ranks agree to stop, so that the launcher counts this step in
+// its message about the stop.
 void StepClock::end(std::int64_t words) {
   CoordinatedStop& stop = *group_->internals().coordinated_stop();
   stop.step_ended(step_++);

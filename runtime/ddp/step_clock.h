@@ -2,10 +2,10 @@
 // StepClock holds the number of the current step of a training run. A Reducer and the Trainer that owns the Reducer
 // share one clock.
 //
-// StepClock's begin() and end() publish the step's number to the launcher's board, to CoordinatedStop, whose messages
-// name the step, and to the process's trace. StepClock::mark_group() gives the number to the group, whose failures
-// name the step. If a step is given up, end() is not called, and the next step gets the number of the step that was
-// given up.
+// StepClock's begin() and end() publish the step's number in three places: the launcher's board, CoordinatedStop (whose
+// messages name the step), and the process's trace. StepClock::mark_group() gives the step's number to the group, so
+// that the group's errors name the step. If a step is given up, end() is not called, and the next step gets the number
+// of the step that was given up.
 //
 // Threads: only the Reducer's thread calls the functions of StepClock.
 // Failure: if a rank asks to stop, begin() and end() use the group's store, and throw the store's errors.

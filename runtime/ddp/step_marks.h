@@ -2,8 +2,9 @@
 // StepMarks measures the times of a step on a device. StepMarks puts marks, which are timed events, into the compute
 // stream, and reads the marks' times after the device has reached the marks. No call of StepMarks blocks the host.
 //
-// A step's record starts at the host's time of begin(); every other time in the record is this start plus the time that
-// the device counted since. The group, not StepMarks, marks the end of a collective (Work::end_mark).
+// In the record of a step, the first time is the host's time at begin(); each other time is this first time plus the
+// time that the device measured since the mark of begin(). The group, not StepMarks, marks the end of a collective
+// (Work::end_mark).
 //
 // Threads: only the Reducer's thread calls the functions of StepMarks.
 // Failure: throws DeviceError.
@@ -29,7 +30,7 @@ class StepMarks {
   void begin(std::size_t buckets, StreamView compute);
   // Puts a mark into the compute stream after the work that writes the bucket's last gradient.
   void ready(std::size_t bucket);
-  // Records that the bucket's all-reduce was started after the mark that was put last.
+  // Records that the bucket's all-reduce starts after the newest mark in the compute stream.
   void launched(std::size_t bucket);
   // Puts a mark into the compute stream after the kernels of backward. Buckets for which ready() was not called count
   // as ready at the mark of backward_ended().
@@ -56,9 +57,9 @@ class StepMarks {
   void resolve();
   trace::StepRecord times(const Step& step) const;
 
-  // The largest number of steps whose times are not known yet. Limits of the device keep the host at most a few steps
-  // ahead of the device. If more than kMostPending steps wait for their times, the oldest step is dropped, and last()
-  // never returns the dropped step.
+  // The largest number of steps whose times are not known yet. Fewer steps are pending in practice, because limits of
+  // the device keep the host at most a few steps ahead of the device. If more than kMostPending steps wait for their
+  // times, the oldest step is dropped, and last() never returns the dropped step.
   static constexpr std::size_t kMostPending = 64;
 
   DeviceRuntime& runtime_;

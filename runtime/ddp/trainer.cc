@@ -141,8 +141,8 @@ void Trainer::begin(bool is_alone) {
     if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
     reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
   }
-  // Set in_step_ before the unused parameters are marked, because a mark may launch the first buckets, and an engine
-  // that calls give_up() must give up this step.
+  // Set begun_ and in_step_ before marking the unused parameters: a mark may launch the first buckets, and if the mark
+  // throws, give_up() must give up this step.
   begun_ = clock_->step();
   in_step_ = true;
   for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
@@ -173,8 +173,8 @@ void Trainer::finish(trace::Time backward_began) {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also with Loss::sum
   }
-  // On a device the sum of all ranks' rows is known some steps later, so the number of rows that were dealt to this
-  // rank waits in dealt_.
+  // On a device the number of all ranks' rows is known only some steps later, so dealt_ keeps this rank's number of
+  // rows until then.
   if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1)
     dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
@@ -184,7 +184,8 @@ void Trainer::finish(trace::Time backward_began) {
                                  group_->size());
 }
 
-// judge() throws the same exception on all ranks, so close() does not keep the exception as this rank's own failure.
+// close() does not keep an exception of judge() as this rank's own failure, because judge() throws the same exception
+// on all ranks.
 void Trainer::close() {
   in_step_ = false;
   weight_is_spent_ = true;
@@ -256,8 +257,8 @@ void Trainer::tell_of_lost_backward() noexcept {
   failure_.tell();
 }
 
-// First tells the other ranks of the kept failure, whose text names the place of the failure; the Reducer's text does
-// not name the place.
+// Calls failure_.tell() before Reducer::abandon_step(): the kept failure's text names the place of the failure, and the
+// Reducer's text does not.
 void Trainer::give_up() noexcept {
   failure_.tell();
   losses_.forget(step());

@@ -2,9 +2,9 @@
 // Trainer runs the training steps of one replica, but does not know the replica's tensors. Every
 // DistributedDataParallel uses a Trainer.
 //
-// An engine, such as the DistributedDataParallel of LibTorch, holds and calls a Trainer. The engine writes the
-// gradients into the Reducer's arena, and knows the tensors. The Trainer counts steps, weights micro-batches, records
-// losses, finds replicas that differ, handles fixed micro-batches, and tells the other ranks of a failure. The
+// An engine, such as the DistributedDataParallel of LibTorch, holds and calls a Trainer. The engine knows the model's
+// tensors, and writes their gradients into the Reducer's arena. The Trainer counts steps, weights micro-batches,
+// records losses, finds replicas that differ, handles fixed micro-batches, and tells the other ranks of a failure. The
 // differences between the engines are listed in docs/adr/0079.
 //
 //     Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
@@ -120,20 +120,21 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record_loss(double loss);
 
-  // Runs the action that before_accumulate() has set, if the next backward adds to the gradients of an earlier
-  // backward. Trainer::begin() calls tell_of_accumulation(). An engine that may see the group's failure before begin()
-  // calls tell_of_accumulation() earlier, so that every rank runs the action.
+  // Runs the action that the program has set with before_accumulate(), if the next backward adds to the gradients of an
+  // earlier backward. Trainer::begin() calls tell_of_accumulation(). If an engine may throw a failure of the group
+  // before it calls begin(), the engine calls tell_of_accumulation() first, so that the action runs on every rank.
   void tell_of_accumulation();
   // Begins the backward of a micro-batch, whose gradients the engine writes to the Reducer's arena. With `is_alone`,
   // begins a step of a single rank, whose gradients stay in the engine's memory. Throws InvalidArgument if the forward
   // had more or fewer rows than the current fixed micro-batch. With Shard::optimizer, throws InvalidArgument if
   // gradients of an earlier step are not cleared. REQUIRES: has_weight().
   void begin(bool is_alone = false);
-  // Ends the backward, after the engine has marked all gradients in the Reducer. Collective if the micro-batch is
-  // synchronised. With `is_alone`, `backward_began` is the time at which the backward began, for the trace.
+  // Ends the backward; call finish() after the engine has marked all gradients in the Reducer. Collective if the
+  // micro-batch is synchronised. With `is_alone`, `backward_began` is the time at which the backward began; finish()
+  // writes this time to the trace.
   void finish(trace::Time backward_began = {});
-  // Ends the micro-batch, after the engine has taken the gradients. If the ranks' replicas differ, close() is
-  // collective and throws Mismatch on every rank.
+  // Ends the micro-batch; call close() once the engine has read the gradients. If the ranks' replicas differ, close()
+  // is collective and throws Mismatch on every rank.
   void close();
   // Returns true from begin() to close() or give_up().
   bool in_step() const { return in_step_; }
@@ -159,21 +160,21 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Returns the fixed micro-batch that began last, or nullopt after close().
   const std::optional<MicroBatch>& micro_batch() const { return micro_batch_; }
   void end_micro_batch() { micro_batch_.reset(); }
-  // Throws InvalidArgument if `rows` is not the number of rows that this rank's fixed micro-batches have in a step of
-  // `rows_of_all` rows.
+  // Throws InvalidArgument if `rows` is not the number of rows that fixed micro-batches give rank `rank` of `world`
+  // ranks in a step in which all ranks together have `rows_of_all` rows.
   static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
                                              std::int64_t rows_of_all, int rank, int world);
 
   // Keeps the exception that the caller's catch block handles. `part` names the part of the step that failed, such as
-  // "backward". The other ranks learn of a kept exception by tell_failure(), by give_up(), or when an exception unwinds
-  // the object that trains.
+  // "backward". The other ranks learn of a kept exception if this rank calls tell_failure() or give_up(), or if an
+  // exception unwinds the object that trains.
   void keep_failure(std::string_view part) noexcept;
   bool has_failure() const { return !failure_.text().empty(); }
   void tell_failure() noexcept;
-  // Forgets the kept failure, because the part of the step that failed begins again.
+  // Forgets the kept failure. Call forget_failure() when the failed part of the step begins again.
   void forget_failure() { failure_.forget(); }
-  // Tells the other ranks of the kept failure. If no failure is kept, tells the other ranks that an exception, which
-  // this Trainer has not seen, has ended a backward.
+  // Tells the other ranks of the kept failure. If no failure is kept, tells the other ranks that an exception of the
+  // program, unknown to this Trainer, has ended a backward.
   void tell_of_lost_backward() noexcept;
   // Gives up a step that can't be finished, and tells the other ranks of the kept failure. A single rank forgets
   // the step.
@@ -187,8 +188,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Returns step() plus the number of steps of earlier runs, which set_steps() sets.
   std::int64_t steps() const { return steps_before_ + step(); }
   void set_steps(std::int64_t steps);
-  // Returns the weight of the last step or, between the micro-batches of a step, this rank's weight in the step so far.
-  // Returns nullopt if the weight is not known yet.
+  // Returns the weight of the last step, or nullopt if that weight is not known yet. Between the micro-batches of a
+  // step, known_weight() returns this rank's weight in the step so far.
   std::optional<std::int64_t> known_weight() const { return last_weight_; }
   // Returns the weight of the last step; on a device last_weight() blocks until the weight is known.
   std::int64_t last_weight() const { return last_weight_ ? *last_weight_ : reducer_->total_weight(); }
@@ -204,8 +205,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
  private:
   void tell_of_replaced_weight();
   void refuse_live_gradients(std::string_view where) const;
-  // Sets last_batch_ to each batch whose losses have arrived on the host, and adds the batch to the trace, with a
-  // single rank.
+  // With a single rank, adds each global batch whose losses have arrived on the host to the trace, and sets last_batch_
+  // to the newest of these batches.
   void read_known() const;
 
   std::shared_ptr<ProcessGroup> group_;
@@ -229,8 +230,9 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<MicroBatch> micro_batch_;
   std::int64_t step_rows_ = 0;  // the number of rows of this rank's micro-batches
-  // The steps in fixed micro-batches whose global batch is not known yet, each with its number and this rank's number
-  // of rows. On a device dealt_ holds a few steps, because a global batch is known some steps later.
+  // An entry of dealt_ is a step in fixed micro-batches whose global batch is not known yet: the step's number, and
+  // this rank's number of rows in the step. On a device dealt_ holds a few steps, because the global batch of a step is
+  // known only some steps later.
   std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
   bool weights_are_told_ = false;  // whether set_weight() gave weights in the step's micro-batches
 

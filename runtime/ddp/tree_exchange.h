@@ -3,13 +3,13 @@
 // tree in plan/micro_batch_tree.h. The hook of tree_exchange() is for groups whose own all-reduce does not add in the
 // order of the tree.
 //
-// Each rank has some whole nodes of the tree, whose micro-batches all belong to the rank; the sums of the nodes are the
-// rank's rows of an OrderedSum. A rank with fewer nodes than another rank sends padding instead of the missing rows; no
-// rank reads the padding.
+// The whole nodes of a rank are the largest nodes of the tree whose micro-batches all belong to the rank. Each rank
+// passes the sums of its whole nodes to an OrderedSum as rows. A rank with fewer whole nodes than another rank sends
+// padding instead of the missing rows; no rank reads the padding.
 //
-// A bucket's all-gather starts when the next bucket starts, so that each all-gather has the same place among the
-// collectives on every rank. The last bucket's all-gather starts at once. Before a bucket's all-gather the host, or on
-// a device the side stream, waits for the bucket's all-to-all, which has run since the bucket started.
+// A bucket's all-gather starts when the next bucket starts, so that every rank starts its collectives in one order. The
+// last bucket's all-gather starts at once. Before a bucket's all-gather, the host (on a device, the side stream) waits
+// for the bucket's all-to-all, which began when the bucket started.
 //
 // Threads: only the Reducer's thread calls the hook.
 // Failure: the hook throws the group's errors.

@@ -8,8 +8,8 @@
 namespace lockstep {
 namespace {
 
-// The number for each Use. The numbers for Use::without_rows of any number of ranks add up to far less than the number
-// for Use::with_rows.
+// The number for each Use. The number for Use::without_rows is so small that its sum over any number of ranks stays far
+// below the number for Use::with_rows.
 constexpr float kValues[] = {0.0f, std::numeric_limits<float>::min(), 1.0f};
 
 void write_values(std::span<const Use> used, float* map) {
@@ -20,8 +20,8 @@ void write_values(std::span<const Use> used, float* map) {
 
 UsedMap::UsedMap(GradientMemory& memory, std::size_t parameters) : memory_(memory), sums_(parameters, 0.0f) {}
 
-// Returns a Copy whose memory the device no longer uses. The device may still use other Copies, because the host may be
-// some steps ahead of the device.
+// Returns an element of `copies` whose memory the device no longer uses, or a new element that unused() adds to
+// `copies`. The device may still use other elements, because the host may be some steps ahead of the device.
 UsedMap::Copy& UsedMap::unused(std::vector<Copy>& copies) {
   const auto rests = [](const Copy& copy) { return copy.done.reached(); };
   const auto found = std::find_if(copies.begin(), copies.end(), rests);

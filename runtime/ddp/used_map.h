@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// UsedMap tells which parameters any rank used. The UsedMap has a number for each parameter. The numbers of the UsedMap
-// lie in the arena after the gradients, and the ranks sum and divide the numbers like gradients.
+// UsedMap tells which parameters any rank used. For each parameter the UsedMap has a number that says whether the
+// parameter was used. The numbers of the UsedMap lie in the arena after the gradients, and the ranks sum and divide the
+// numbers like gradients.
 //
-// A parameter's use in a micro-batch without rows counts only if no rank had any rows, because one process on the
-// global batch would not have seen such a use. A use without rows travels as the smallest normal float, which a use
-// with rows outweighs.
+// A parameter's use in a micro-batch without rows counts only if no rank had any rows, because one process that trains
+// the whole global batch has no such micro-batch. The UsedMap writes a use without rows as the smallest normal float,
+// and a use with rows as 1.
 //
 // On a device the UsedMap is copied to and from the arena through pinned memory, in the order of the compute stream.
 // Only at() waits.
@@ -37,7 +38,7 @@ class UsedMap {
   bool at(std::size_t parameter, double divisor, const Deadline& deadline);
 
  private:
-  // Copy has pinned memory, and the event that the device reaches after its copy to or from this memory.
+  // Copy holds pinned memory, and the event that the device reaches after a copy to or from the pinned memory.
   struct Copy {
     std::shared_ptr<void> memory;
     Event done;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// with_step_context() adds the step and the bucket to a failure of the group. A failure's cause names the rank and the
-// reason, but only the group's caller knows the step and the bucket.
+// with_step_context() adds the step and the bucket to the error of a failed group. The cause of the error names the
+// rank that failed and the reason, but only the caller of the group knows the step and the bucket.
 #pragma once
 
 #include <fmt/format.h>

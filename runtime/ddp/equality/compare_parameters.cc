@@ -79,8 +79,7 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   const auto groups = group_by_value(gather(fmt::format("{:016x}", hash64(packed))));
   if (groups.size() == 1) return;
 
-  // For each hash, only the lowest rank with this hash sends its whole list, because ranks with equal hashes have equal
-  // lists.
+  // For each hash, only the lowest rank with this hash sends its list: ranks with equal hashes have equal lists.
   const bool tells = std::any_of(groups.begin(), groups.end(),
                                  [&](const std::vector<int>& ranks) { return ranks.front() == group.rank(); });
   const std::vector<std::string> told = gather(tells ? packed : "");

@@ -33,8 +33,8 @@ bool is_tree_of_ranks(int micro_batches, int world);
 std::vector<int> merges_of(int micro_batches, MicroBatchRange run);
 
 // NodeOrder is the order in which the whole nodes of all ranks are added up, in the form that DeviceRuntime::sum_rows
-// takes. Every rank has as many rows as the rank with the most whole nodes has whole nodes; DeviceRuntime::sum_rows
-// skips rows without a node.
+// takes. Every rank has an equal number of rows, which is the largest number of whole nodes of any rank;
+// DeviceRuntime::sum_rows skips the rows that hold no node.
 struct NodeOrder {
   std::size_t rows_per_rank = 0;
   std::vector<std::uint8_t> merges;  // the merges after each row, by rank and row
