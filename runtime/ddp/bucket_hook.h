@@ -50,8 +50,8 @@ class BucketHook {
   bool is_done(std::size_t bucket, const Work& work) const;
   // Blocks until `work`, which start() returned for the bucket, is done.
   void wait(std::size_t bucket, const Work& work, const Deadline& deadline) const;
-  // Writes the mean (or the sum) of all ranks' gradients to `buffer`. REQUIRES: the bucket's Work is done or, on a
-  // device, the group's stream waits for the Work.
+  // Writes the mean of all ranks' gradients, or the sum if StepWeight::is_mean is false, to `buffer`. REQUIRES: the
+  // bucket's Work is done or, on a device, the group's stream waits for the Work.
   void finish(std::size_t bucket, const BufferView& buffer);
   // Drops the hook's `finish` functions that BucketHook::finish() has not called yet.
   void drop() { finishes_.clear(); }

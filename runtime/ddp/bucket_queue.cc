@@ -86,9 +86,9 @@ void BucketQueue::announce() {
 
 // Waits for the all-reduce that announces the step's weight. On the CPU await_announcement() blocks, so that all ranks
 // start the program's collectives in one order. On a device all ranks start their collectives in one order even without
-// blocking, and the host needs a weight only to compute the hook's scale. Of the last two steps whose StepNote the host
-// has read, the larger weight determines the hook's scale. Because the larger of two weights determines the scale,
-// float16 does not overflow in a full batch that follows a short batch.
+// blocking, and the host needs a weight only to compute the hook's scale. The hook's scale is computed from the larger
+// weight of two steps, the last steps whose StepNote the host has read. Because the larger of two weights determines
+// the scale, float16 does not overflow in a full batch that follows a short batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);

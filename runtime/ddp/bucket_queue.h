@@ -4,9 +4,9 @@
 // On a device the host only launches buckets. A bucket's all-reduce runs after the work that is in the compute stream
 // at the launch. BucketQueue::finish() makes the compute stream wait for the all-reduces.
 //
-// If there is a communication hook, the hook exchanges the buckets of gradients. The step then begins with a small
-// all-reduce, which sums the ranks' weights and combines the ranks' StepNotes. On a device finish() writes the hook's
-// results to the buckets, and the host waits for a step's weight only in the first two steps.
+// If there is a communication hook, the hook exchanges the buckets of gradients. With a hook, each step begins with a
+// small all-reduce, which sums the ranks' weights and combines the ranks' StepNotes. On a device finish() writes the
+// hook's results to the buckets, and the host waits for a step's weight only in the first two steps.
 //
 // The Reducer, not the BucketQueue, knows the parameters' names and the micro-batches.
 // Threads: only the Reducer's thread calls the functions of BucketQueue.
@@ -82,7 +82,7 @@ class BucketQueue {
   bool goes_to_hook(std::size_t bucket) const { return hook_ != nullptr && hook_->takes(plan_->buckets[bucket]); }
   // Returns the Work of the collective that carries the current step's weight and StepNote.
   const Work& told() const { return hook_ != nullptr ? announcement_ : works_.front(); }
-  // Returns the divisor of the gradients in the step whose weight the collective `told` carries.
+  // Returns the divisor of the gradients in a step; `told` is the collective that carries the step's weight.
   std::int64_t total_of(const Work& told) const {
     return hook_ != nullptr && !weight_.is_mean ? 1 : told.total_weight();
   }
@@ -123,7 +123,7 @@ class BucketQueue {
   std::vector<int> missing_;                    // the number of gradients that each bucket still waits for
   std::vector<Work> works_;                     // the current step's works
   // On a device, the Work of each bucket in the step that finished last, followed by the Work that carries the step's
-  // weight. total_weight() clears last_works_ when it has read the step's weight.
+  // weight. total_weight() clears last_works_ after reading the step's weight.
   std::vector<Work> last_works_;
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // the index of the next bucket to launch

@@ -50,8 +50,8 @@ HookedBucket sum_in_order(const GradBucket& bucket, DType wire) {
           .bytes = sum->row().bytes()};
 }
 
-// Returns the hook. The hook's name depends on `options.sum`, so the ranks, which compare their hooks' names, notice if
-// their options differ.
+// Returns the hook. The hook's name depends on `options.sum`: the ranks compare the names of their hooks, and so notice
+// if `options.sum` differs between ranks.
 CommHook compress_hook(const char* name, DType wire, const CompressOptions& options) {
   if (options.sum == HalfSum::backend) {
     return {std::string(name) + ", summed by the backend",

@@ -31,8 +31,8 @@
 
 namespace lockstep {
 
-// Returns the number of parts that add up to a step's loss: the number of fixed micro-batches or, without fixed
-// micro-batches, of ranks.
+// Returns the number of parts that add up to a step's loss: the number of fixed micro-batches, or the number of ranks
+// if there are no fixed micro-batches.
 inline int loss_parts(const Reproducible& reproducible, int ranks) {
   return reproducible.is_on() ? reproducible.micro_batches : ranks;
 }
@@ -84,7 +84,7 @@ class LossRecord {
   // write() writes the losses of step `step` - 3, which are on the host because the StepNote of step `step` - 3 has
   // been read.
   void write(StepNote& note, std::int64_t step);
-  // Returns the GlobalBatch whose losses are in the StepNote of `noted`, which is combined over all ranks.
+  // Returns the GlobalBatch whose losses are in `noted`, the ranks' combined StepNote.
   GlobalBatch batch_of(NotedStep noted) const;
   // With a single rank, sets `batch` to the loss and weight of the next step that close_step() has closed. Returns
   // false if no such step exists, or if the step's losses are not on the host yet.

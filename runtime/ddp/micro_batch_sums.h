@@ -46,10 +46,10 @@ class MicroBatchSums {
   // Keeps the gradients of a micro-batch that is complete in the arena and is not this rank's last micro-batch of
   // the step.
   void keep(const BucketPlan& plan);
-  // Adds to `slice`, a final gradient of this rank's last micro-batch, each kept sum that the tree merges with the last
-  // micro-batch.
+  // Adds to `slice`, a final gradient of this rank's last micro-batch in the arena, each kept sum that the tree merges
+  // with the last micro-batch.
   void accumulate(std::byte* slice, std::int64_t count, DType dtype) const;
-  // Begins the next step, after a step that is over or given up.
+  // Prepares for the next step; call restart() after a step that is over or given up.
   void restart();
 
   // Returns the addresses at which the sums of this rank's whole nodes hold the elements of `slice`: an address for
@@ -57,7 +57,7 @@ class MicroBatchSums {
   std::vector<const std::byte*> nodes(const std::byte* slice) const;
 
  private:
-  // Returns the address of the elements of `slice` in the kept sum `index`.
+  // Returns the address at which the kept sum `index` holds the elements of `slice`.
   std::byte* in_sum(std::size_t index, const std::byte* slice) const;
 
   int micro_batches_;

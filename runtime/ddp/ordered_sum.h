@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// OrderedSum adds up rows of numbers, one or more from each rank, in the order that the caller gives, on any backend.
-// Communication hooks exchange a bucket with an OrderedSum if the sum must not depend on the order in which the group's
+// OrderedSum adds up rows of numbers, one or more from each rank, in the order that the caller gives, on any backend. A
+// communication hook uses an OrderedSum to sum a bucket if the sum must not depend on the order in which the group's
 // own all-reduce adds.
 //
 // Each rank gets its part of the elements from all ranks' rows (an all-to-all), adds these elements up in the given
-// order, and sends the result to all ranks (an all-gather). Over a network the exchange sends as many bytes as a ring
-// all-reduce. On a device the exchange runs in a side stream, so backward does not wait for the exchange. The side
-// stream first waits for the work that is in the group's stream when the OrderedSum is constructed. On a device the
-// host waits in gather() until the all-to-all is in the device's queue; on the CPU gather() waits until the all-to-all
-// is done.
+// order, and sends the result to all ranks (an all-gather). Over a network an OrderedSum sends as many bytes as a ring
+// all-reduce. On a device an OrderedSum works in a side stream, so backward does not wait for the sum. The side stream
+// first waits for the work that is in the group's stream when the OrderedSum is constructed. On a device the host waits
+// in gather() until the all-to-all is in the device's queue; on the CPU gather() waits until the all-to-all is done.
 //
 // Threads: only the group's thread calls the functions of OrderedSum.
 // Failure: throws the group's errors and DeviceError.

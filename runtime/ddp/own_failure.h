@@ -2,12 +2,12 @@
 // OwnFailure keeps an exception that this rank throws during training, and tells the other ranks of the exception.
 //
 // If the other ranks wait for this rank (in a backward, between micro-batches, in a layer's collective), this rank
-// sends the failure to the other ranks at once. A failure that a rank sends makes the group fail on every rank with
-// a message such as "rank 1 (host node7, pid 4711) failed in the backward of step 3: <text>". If no rank waits, the
-// program may catch the exception and continue, so OwnFailure keeps the exception's text until the next forward.
-// The other ranks get the kept text if an exception unwinds the object that trains (a DistributedDataParallel). The
-// launcher always gets the text, because the launcher may have to say why a rank left. With a single rank nothing
-// is sent.
+// sends the failure to the other ranks at once. A failure that a rank sends makes the group fail on every rank with a
+// message such as "rank 1 (host node7, pid 4711) failed in the backward of step 3: <text>". If no rank waits, the
+// program may catch the exception and continue, so OwnFailure keeps the exception's text until the next forward. The
+// other ranks get the kept text if an exception unwinds the object that trains (a DistributedDataParallel). The
+// launcher always gets the exception's text, because the launcher may have to say why a rank left. With a single rank
+// nothing is sent.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -25,12 +25,11 @@
 
 namespace lockstep {
 
-// Returns the message of an exception of any type. message_of() leaves out the backtrace from the message of a LibTorch
-// exception.
+// Returns the message of an exception of any type. message_of() leaves out the backtrace of a LibTorch exception.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
 // Returns a Cause that reports this rank's failure to the other ranks. The Cause has the errno if `exception` is a
 // SystemError, and a text such as "save_weights: rank 0 (host node7, pid 4711) failed: <message>". If `operation` is
-// empty, the text begins with the rank.
+// empty, the Cause's text begins with the rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {

@@ -54,8 +54,8 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
 
 // Returns the plan for `order`. The map of used parameters comes last in the arena, because the map is known only when
 // backward has ended. The map of used parameters has a separate bucket if there is a hook, because a hook gets only
-// gradients. The map also has a separate bucket if there are shards, because a rank gets only its part of
-// a sharded bucket.
+// gradients. The map of used parameters also has a separate bucket if there are shards, because a rank gets only its
+// part of a sharded bucket.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   if (!track_unused) return plan_buckets(specs, order, options);
   const auto map = static_cast<int>(specs.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepClock holds the number of the current step of a training run. A Reducer and the Trainer that owns the Reducer
-// share one clock.
+// share one StepClock.
 //
 // StepClock's begin() and end() publish the step's number in three places: the launcher's board, CoordinatedStop (whose
 // messages name the step), and the process's trace. StepClock::mark_group() gives the step's number to the group, so
@@ -25,14 +25,14 @@ class StepClock {
 
   // Returns the number of synchronised steps of this run that have ended, which is also the number of the current step.
   std::int64_t step() const { return step_; }
-  // Assigns the group's collectives from now on to the current step and to bucket `bucket`, where -1 means no bucket.
+  // Assigns the collectives that the group starts from now on to the current step and to `bucket`; -1 means no bucket.
   void mark_group(int bucket = -1) const { group_->internals().set_step(step_, bucket); }
 
-  // Begins the step, before the step's first collective. Returns this rank's stop word: 1 if the rank asks to stop,
-  // 0 otherwise.
+  // Begins the step; call begin() before the step's first collective. Returns this rank's stop word: 1 if the rank asks
+  // to stop, 0 otherwise.
   std::int64_t begin();
-  // Ends the step, after the step's last collective. `words` combines all ranks' stop words, and is not 0 if some rank
-  // asks to stop.
+  // Ends the step; call end() after the step's last collective. `words` combines all ranks' stop words, and is not 0 if
+  // some rank asks to stop.
   void end(std::int64_t words);
 
  private:

@@ -3,8 +3,8 @@
 // stream, and reads the marks' times after the device has reached the marks. No call of StepMarks blocks the host.
 //
 // In the record of a step, the first time is the host's time at begin(); each other time is this first time plus the
-// time that the device measured since the mark of begin(). The group, not StepMarks, marks the end of a collective
-// (Work::end_mark).
+// time that the device measured since the mark of begin(). The group, not StepMarks, puts the mark at the end of a
+// collective (Work::end_mark).
 //
 // Threads: only the Reducer's thread calls the functions of StepMarks.
 // Failure: throws DeviceError.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer runs the training steps of one replica, but does not know the replica's tensors. Every
+// Trainer runs the training steps of one replica, but has no access to the replica's tensors. Every
 // DistributedDataParallel uses a Trainer.
 //
-// An engine, such as the DistributedDataParallel of LibTorch, holds and calls a Trainer. The engine knows the model's
-// tensors, and writes their gradients into the Reducer's arena. The Trainer counts steps, weights micro-batches,
-// records losses, finds replicas that differ, handles fixed micro-batches, and tells the other ranks of a failure. The
+// An engine, such as the DistributedDataParallel of LibTorch, holds and calls a Trainer. The engine has the model's
+// tensors, and writes the gradients into the Reducer's arena. The Trainer counts steps, weights micro-batches, records
+// losses, finds replicas that differ, handles fixed micro-batches, and tells the other ranks of a failure. The
 // differences between the engines are listed in docs/adr/0079.
 //
 //     Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
@@ -83,8 +83,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Replica has the engine's functions through which the Trainer learns about the engine's tensors.
   struct Replica {
     DivergenceCheck::Replica values;
-    // Returns the name of the first parameter whose gradient is not 0, or nullopt. On a device live_gradient() may make
-    // the host wait for the device.
+    // Returns the name of the first parameter whose gradient is not 0, or nullopt if no such parameter exists. On a
+    // device live_gradient() may make the host wait for the device.
     std::function<std::optional<std::string>()> live_gradient;
     std::int64_t weight_bytes = 0;  // the size of the parameters
   };
@@ -136,7 +136,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Ends the micro-batch; call close() once the engine has read the gradients. If the ranks' replicas differ, close()
   // is collective and throws Mismatch on every rank.
   void close();
-  // Returns true from begin() to close() or give_up().
+  // Returns true between begin() and the following close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
   // Returns whether the current micro-batch is the last of its step. Before begin(), synchronizes() returns whether the
@@ -149,7 +149,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   NoSync no_sync(bool is_on) const { return {no_sync_, is_on}; }
 
   bool is_declared_unused(int parameter) const { return is_unused_[static_cast<std::size_t>(parameter)] != 0; }
-  // Throws InvalidArgument if the parameter, which got a gradient, is declared unused.
+  // Throws InvalidArgument if `parameter`, which got a gradient, is declared unused.
   void require_used(int parameter) const;
 
   // Begins a step in which this rank has `rows` rows, and returns the fixed micro-batches into which the rows are

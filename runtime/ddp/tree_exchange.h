@@ -20,7 +20,8 @@
 
 namespace lockstep {
 
-// Returns a hook that sums the buckets in the arena of `sums`. `sums` must outlive the hook.
+// Returns a hook that sums each bucket over the ranks, from this rank's sums of micro-batches in `sums`. `sums` must
+// outlive the hook.
 CommHook tree_exchange(const MicroBatchSums& sums, int world);
 
 }  // namespace lockstep

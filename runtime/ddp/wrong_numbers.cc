@@ -27,7 +27,8 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
   if (begins) trace::keep_finding(finding);
   const std::string text = trace::describe(finding);
   if (reaction_ == NotFinite::raise) raise(text);
-  // Log only the first, second, fourth, eighth ... occurrence, because a loss scaler causes an infinity now and then.
+  // Log only the first, second, fourth, eighth ... occurrence of NaN or infinity, because a loss scaler causes an
+  // infinity now and then.
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
       "Reducer: {}{}. Look first at the rank that logged this earliest, since the other ranks got its values. Set "

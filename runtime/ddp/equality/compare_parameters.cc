@@ -25,7 +25,7 @@ std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span
   return list;
 }
 
-// Returns the ranks grouped by their value; the groups are ordered by each group's lowest rank.
+// Returns groups of ranks with equal values; the groups are ordered by the lowest rank of each group.
 std::vector<std::vector<int>> group_by_value(std::span<const std::string> values) {
   std::map<std::string_view, std::size_t> seen;
   std::vector<std::vector<int>> groups;

@@ -28,7 +28,7 @@ struct ComparedOption {
 // leaves, fails or starts another collective instead, compare_parameters() throws an error on the other ranks; the
 // error names the rank.
 //
-// `remedy` is advice that the Mismatch adds to the advice to build the same model on every rank.
+// The message of the Mismatch advises to build the same model on every rank, and adds `remedy` to this advice.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
                                               std::span<const ComparedOption> options = {},
                                               std::string_view remedy = {});

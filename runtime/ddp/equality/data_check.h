@@ -25,10 +25,10 @@ class DataCheck {
   // Gives the new model the next free number of the group, which numbers its models in the order of construction. All
   // ranks must construct their models in the same order.
   explicit DataCheck(std::shared_ptr<ProcessGroup> group);
-  // From now on, calls `identity` in each step to get the numbers of this rank's data loader.
+  // Makes every later step call `identity`, which returns the numbers of this rank's data loader.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }
 
-  // Returns this rank's digest for the StepNote of synchronised step `step`.
+  // Returns the digest of this rank's numbers, for the StepNote of synchronised step `step`.
   std::int64_t digest(std::int64_t step);
   // Checks `noted`, the combined StepNote of a step. Call judge() in the order of the steps. If the ranks' digests
   // differ, judge() is collective and throws the same Mismatch on every rank.

@@ -40,16 +40,16 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
     };
     std::function<State()> state;
   };
-  // Returns the default of `every`. A digest travels in every step whose number is above 0 and a multiple of `every`;
-  // if `every` is 0, no digest travels. To compute a digest, a rank reads all parameters, which takes about 5 ms per
-  // 100 MB on the CPU. On a device the rank copies all parameters to the host for a digest, and the host waits for
+  // Returns the default of `every`. The ranks compare digests in every step whose number is above 0 and a multiple of
+  // `every`, or in no step if `every` is 0. To compute a digest, a rank reads all parameters, which takes about 5 ms
+  // per 100 MB on the CPU. On a device the rank copies all parameters to the host for a digest, and the host waits for
   // the copy.
   static std::int64_t default_every(DeviceId device) { return device.kind == DeviceKind::cpu ? 100 : 0; }
 
   // REQUIRES: the replicas of all ranks are equal at this call. Throws InvalidArgument if `every` is below 0.
   DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica);
 
-  // From now on, also compares which data the ranks read, as data_check.h describes.
+  // Makes later steps also compare which data the ranks read (see data_check.h).
   void watch(DataIdentity identity) { data_.watch(std::move(identity)); }
 
   // Returns this rank's StepNote for the begin_step() of synchronised step `step`.

@@ -20,7 +20,7 @@ namespace {
 
 // The number of bytes that are copied from a device to the host at once.
 constexpr std::size_t kPiece = 4 << 20;
-// The time limit of a copy from a device. A limit is needed because a failed device never ends a copy.
+// The time limit of a copy from a device. A limit is needed because a copy from a failed device never ends.
 constexpr std::chrono::minutes kCopyPatience{5};
 
 std::uint64_t hash_on_device(const BufferView& value, StreamView stream, std::uint64_t seed) {

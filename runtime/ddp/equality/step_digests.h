@@ -3,7 +3,7 @@
 // compared. The environment variable LOCKSTEP_STEP_DIGESTS names the folder of the files, and `lockstep bisect-step`
 // reads this folder.
 //
-// Each rank appends to its own file, rank<R>-of-<N>.jsonl. In this file a run has a first line with the parameters'
+// Each rank appends to its own file, rank<R>-of-<N>.jsonl. Each run adds to the file a first line with the parameters'
 // names in order of registration, and a line for each step. The digests are XXH3 of 64 bits, in hexadecimal. A step's
 // line has a digest of each gradient in each micro-batch of the rank, before the micro-batches are added up, and a
 // digest of each gradient at the end of the step.

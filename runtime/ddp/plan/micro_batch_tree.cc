@@ -29,8 +29,8 @@ bool matches(int micro_batches, int world, MicroBatchRange node, MicroBatchRange
          matches(micro_batches, world, {middle, node.end}, {middle_rank, ranks.end});
 }
 
-// For each inner node of the subtree whose root is `node`, adds 1 to the element of `merges` for the inner node's last
-// micro-batch.
+// For each inner node of the subtree at `node`, adds 1 to the number in `merges` that belongs to the last micro-batch
+// of the inner node.
 void count_merges(MicroBatchRange node, MicroBatchRange run, std::vector<int>& merges) {
   if (node.count() < 2) return;
   const int middle = right_child(node);

@@ -26,7 +26,7 @@ std::vector<MicroBatchRange> whole_nodes(int micro_batches, MicroBatchRange run)
 // order of the tree.
 bool is_tree_of_ranks(int micro_batches, int world);
 
-// Returns the order in which a rank adds up its micro-batches `run`, as a number `merges[i]` for each micro-batch i of
+// Returns the order in which a rank adds up the micro-batches in `run`: a number `merges[i]` for each micro-batch i of
 // `run`. After micro-batch i, the rank adds the newest `merges[i]` kept sums to the micro-batch's gradients, beginning
 // with the newest kept sum. Each kept sum that the rank adds is the left sibling, in the tree, of the sum so far. The
 // resulting sum is kept.
