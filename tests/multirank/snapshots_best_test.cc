@@ -105,7 +105,7 @@ TEST(BestSnapshots, ItsModelIsLoadedOnEveryRankAndTheLastStepIsSavedBefore) {
       EXPECT_EQ(found->value, 1.0);
       loaded[rank] = weights_of(it.model);
       EXPECT_NE(loaded[rank], last);
-      EXPECT_THAT(error_of([&] { it.snapshots.step(); }), HasSubstr("step() after load_best_model()"));
+      EXPECT_THAT(error_of([&] { it.snapshots.step(); }), HasSubstr("step() was called after load_best_model()"));
     });
     EXPECT_EQ(loaded, best);
     EXPECT_EQ(run(1, has_own_disks ? folder / "0" : folder / "run", 6).restored, 5);
@@ -116,7 +116,8 @@ TEST(BestSnapshots, WhereNoneHasAValueThereIsNoBest) {
   const TemporaryFolder folder;
   run_ranks(2, [&](const Group& group) {
     Program it(group, folder / "run", {.every = 1});
-    EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }), HasSubstr("save_if_best() before restore()"));
+    EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }),
+                HasSubstr("save_if_best() was called before restore()"));
     it.snapshots.restore();
     EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }), HasSubstr("keep_best, which is 0"));
     it.train(2);

@@ -106,7 +106,7 @@ TEST(Gpus, WithoutADriverTheReasonIsSaid) {
   variables["LOCKSTEP_FAKE_GPUS"] = "none";
   const auto refused = launch({"--devices", "0"}, {"init"}, variables);
   EXPECT_EQ(refused.exit_code, 2);
-  expect_text(refused.err, {"no GPU here", "no NVIDIA driver"});
+  expect_text(refused.err, {"this host has no GPU", "no NVIDIA driver"});
   const auto rank = launch({"-n", "1"}, {"init"}, variables);
   EXPECT_EQ(rank.exit_code, 1);
   expect_text(last_word_of_rank(rank, "0"), {"device 'cuda' was asked for", "no NVIDIA driver", "--gpus all"});

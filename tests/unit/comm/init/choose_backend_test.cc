@@ -116,8 +116,8 @@ TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
       "init_process_group: the ranks are on 2 hosts (on-a: ranks 0 and 1; on-b: rank 2), and no backend that works "
       "across hosts can be used: not here; make one of these backends usable, or start all ranks on one host");
   EXPECT_EQ(refusal("auto", candidates, context_of({"a", "a"})),
-            "init_process_group: no backend can serve these 2 ranks: not here; ask for a backend by name to read "
-            "what it needs");
+            "init_process_group: no backend can serve these 2 ranks: not here; ask for a backend by name, and the "
+            "error will say what that backend needs");
 }
 
 Backend plug_in(std::string name, std::string why_not) {

@@ -403,7 +403,7 @@ TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
   note.boot_id = "another";
   note.host = "node7";
   std::ofstream(plan_.path) << encode(note);
-  expect_text(refusal<InvalidArgument>(plan_, rank_of(1, 2)), {"rank 0 on host node7", "GLOO_SOCKET_IFNAME"});
+  expect_text(refusal<InvalidArgument>(plan_, rank_of(1, 2)), {"rank 0's store on host node7", "GLOO_SOCKET_IFNAME"});
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(CublasLt, WhatIsMissingIsASentence) {
           HasSubstr("matrix product on cuda: the library can't be loaded (/nowhere/libcublasLt.so: cannot open"),
           HasSubstr("set LOCKSTEP_CUBLASLT_LIB to the file")));
   EXPECT_THAT(error_of([&] { load_cublaslt(other); }),
-              HasSubstr("has no function cublasLtGetVersion: it is not cuBLASLt"));
+              HasSubstr("has no function cublasLtGetVersion: the library is not cuBLASLt"));
 }
 
 TEST(CublasLt, OfAnotherMajorVersionIsRefused) {
