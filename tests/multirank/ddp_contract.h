@@ -284,7 +284,9 @@ TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
     ddp.set_weight(5);
     ddp.step_without_data();
     EXPECT_EQ(ddp.last_weight(), 0);
-    EXPECT_NE(outcome_of([&] { ddp.set_weight(-1); }).find("InvalidArgument: DistributedDataParallel: weight -1"),
+    EXPECT_NE(outcome_of([&] {
+                ddp.set_weight(-1);
+              }).find("InvalidArgument: DistributedDataParallel: set_weight got weight -1"),
               std::string::npos);
   });
 }
