@@ -51,9 +51,10 @@ store::Secret secret_in(const std::string& path) {
   try {
     return *store::Secret::of_environment(only_this);
   } catch (const InvalidArgument& error) {
-    std::string_view text = error.what();  // begins with the variable, which is not the source of this path
-    text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 1));
-    throw InvalidArgument(fmt::format("--secret-file {}", text));
+    std::string_view text =
+        error.what();  // begins with the variable and ': ', and the variable is not the source of this path
+    text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 2));
+    throw InvalidArgument(fmt::format("--secret-file: {}", text));
   }
 }
 

@@ -291,8 +291,7 @@ TEST_F(NcclEnd, AnAbortedProcessMayComputeForLonger) {
   fake_nccl::inject("abort=early");
   std::atomic<bool> said{false};
   set_log_sink([&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::warn && text.find("after the abort of the communicator of rank 0 (host ") != text.npos)
-      said = true;
+    if (level == LogLevel::warn && text.find("after the abort of rank 0 (host ") != text.npos) said = true;
   });
   run_ranks(1, [&](Group group) {
     const Stream stream(group->device());

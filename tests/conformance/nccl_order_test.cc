@@ -206,7 +206,8 @@ TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
                                      group->rank() == 0 ? group->recv(view(y), 1) : group->send(view(x), 0)};
     for (const Work& work : works) work.wait();
     EXPECT_EQ(y, std::vector<float>(10, static_cast<float>(other)));
-    expect_text(error_of<InvalidArgument>([&] { return group->send(view(x), other, 1); }), {"send", "(nccl)", "tag 1"});
+    expect_text(error_of<InvalidArgument>([&] { return group->send(view(x), other, 1); }),
+                {"send", "(nccl)", "the tag is 1"});
     expect_text(error_of<InvalidArgument>([&] { return group->recv(view(y), group->rank()); }),
                 {"recv", "with itself"});
     group->barrier().wait();

@@ -110,7 +110,7 @@ TEST(NcclGpus, WhatIsMissingIsNamed) {
   RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=22605"}});
   for (const Result& result : no_gpu.wait()) {
     EXPECT_EQ(result.exit_code, 1);
-    expect_text(result.err, {"backend 'nccl' was asked for, and can't be used: "});
+    expect_text(result.err, {"backend 'nccl' was asked for"});
   }
   for (const Result& result : no_nccl.wait()) {
     EXPECT_EQ(result.exit_code, 1);

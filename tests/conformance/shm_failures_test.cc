@@ -104,7 +104,7 @@ TEST(Failures, WhoGivesUpTheBootstrapDoesNotKeepTheOthersWaiting) {
   for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 4711 + r, "here", boot_id()});
   context.identity.rank = 1;
   const std::string timeout = error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(100ms)); });
-  expect_text(timeout, {"rank 0 (host here, pid 4711) did not come"});
+  expect_text(timeout, {"rank 0 (host here, pid 4711) has not started to set up shared memory"});
   context.identity.rank = 0;
   expect_text(error_of<BackendUnavailable>([&] { shm::backend().create(context, Deadline::after(60s)); }),
               {"rank 1 (host here, pid 4712)", timeout.c_str()});

@@ -153,7 +153,7 @@ TEST_F(Serve, BadFlagsAndSecretsAreOneLine) {
       {{"--port", "99999"}, "--port 99999"},
       {{"--secret-file", open}, open},
       {{"--secret-file", empty}, empty},
-      {{"--secret-file", "/no/such/file"}, "serve: --secret-file /no/such/file: it can't be opened"},
+      {{"--secret-file", "/no/such/file"}, "serve: --secret-file: the secret file /no/such/file can't be opened"},
       {{"--store-auth=off", "--secret-file", open}, open},
   };
   for (const auto& [flags, says] : table) {

@@ -88,7 +88,8 @@ TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
   EXPECT_EQ(snapshots({folder.string()}).exit_code, 0);
   const Result verified = snapshots({"--verify", folder.string()});
   EXPECT_EQ(verified.exit_code, 1);
-  EXPECT_THAT(verified.out, AllOf(HasSubstr("damaged: model.safetensors is damaged"), HasSubstr("every byte read")));
+  EXPECT_THAT(verified.out, AllOf(HasSubstr("damaged: the snapshot's file model.safetensors is damaged"),
+                                  HasSubstr("every byte read")));
 
   fs::remove(newest / "model.safetensors");
   const Result quick = snapshots({folder.string()});

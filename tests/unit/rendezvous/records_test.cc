@@ -47,8 +47,8 @@ TEST(StoreAdvertisement, WhatIsNoneIsRefusedWithoutShowingIt) {
                                    good + "x"};
   for (const std::string& wrong : all_wrong) {
     EXPECT_THAT(error_of<CorruptData>([&] { decode_advertisement(wrong, "unix socket @x"); }),
-                AllOf(HasSubstr("unix socket @x: " + std::to_string(wrong.size()) + " bytes"), HasSubstr("same build"),
-                      Not(HasSubstr("aaaa"))));
+                AllOf(HasSubstr("unix socket @x holds " + std::to_string(wrong.size()) + " bytes"),
+                      HasSubstr("same build"), Not(HasSubstr("aaaa"))));
   }
 }
 

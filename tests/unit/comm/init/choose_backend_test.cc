@@ -43,9 +43,8 @@ std::string refusal(std::string_view name, std::span<const Backend> candidates, 
 }
 
 TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
-  const std::vector<Backend> candidates = {
-      backend("one", "one is full; empty it. Pass backend 'auto' to let lockstep choose one"), backend("two", ""),
-      backend("three", "")};
+  const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", ""),
+                                           backend("three", "")};
   const BackendChoice choice = choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
   EXPECT_EQ(choice.backend->name, "two");
   EXPECT_EQ(choice.why, "auto; one is full");
@@ -53,8 +52,7 @@ TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
 }
 
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
-  const std::vector<Backend> candidates = {
-      backend("one", "one is full; empty it. Pass backend 'auto' to let lockstep choose one"), backend("two", "")};
+  const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
   EXPECT_EQ(refusal("one", candidates, context_of({"a"})),
             "init_process_group: backend 'one' was asked for, and can't be used: one is full; empty it. Pass backend "
             "'auto' to let lockstep choose one");
@@ -66,7 +64,7 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
    public:
     void set(std::string_view, std::string_view) override { throw PeerLost("rank 0 failed"); }
   };
-  Backend plugin = backend("plugin", "its file is missing; install it. Pass backend 'auto' to let lockstep choose one");
+  Backend plugin = backend("plugin", "its file is missing; install it");
   plugin.must_agree = true;
   GroupContext context = context_of({"a", "a"});
   context.store = std::make_shared<Lost>();

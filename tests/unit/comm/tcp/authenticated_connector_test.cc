@@ -327,10 +327,10 @@ TEST(AuthenticatedConnector, AListenerThatProvesNothingEndsTheStartWithItsAddres
       },
       2s);
   impostor.join();
-  expect_text(
-      text_of(outcomes[1].error),
-      {"BackendUnavailable: TCP: the process that listens at " + where + ", where rank 0 (host host0, pid 100) should",
-       "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
+  expect_text(text_of(outcomes[1].error),
+              {"BackendUnavailable: TCP: the process that listens at " + where +
+                   ", the address of rank 0 (host host0, pid 100)",
+               "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
   expect_text(text_of(outcomes[0].error), {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0"});
 }
 

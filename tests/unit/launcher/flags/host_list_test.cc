@@ -47,7 +47,7 @@ TEST(HostFile, TakesMpichsLinesAndAByteOrderMark) {
 
 TEST(HostFile, ErrorsNameTheLine) {
   EXPECT_THAT(error_of([] { parse_hostfile("a\nb slot=3\n", "f"); }),
-              AllOf(HasSubstr("--hostfile f, line 2: 'slot=3' is not known"), HasSubstr("HOST slots=N")));
+              AllOf(HasSubstr("--hostfile f, line 2: 'slot=3' is not a known setting"), HasSubstr("HOST slots=N")));
   EXPECT_THAT(error_of([] { parse_hostfile("a slots=x", "f"); }), HasSubstr("line 1: 'x' is not a number of slots"));
   EXPECT_THAT(error_of([] { parse_hostfile("# nothing\n", "f"); }), HasSubstr("the file names no host"));
 }

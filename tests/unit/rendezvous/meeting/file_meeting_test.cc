@@ -175,7 +175,7 @@ TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
   expect_text(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 4712}, "run"));
               }),
-              {"in use by " + self, "this is " + self, "its own rank"});
+              {"in use by " + self, "this process is " + self, "its own rank"});
 }
 
 TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
