@@ -57,7 +57,7 @@ TEST(Bind, OpenMpTakesNoProcessorsAway) {
   for (const auto& [name, value] : settings) {
     SCOPED_TRACE(name);
     expect_text(train({"-n", "2"}, name, value),
-                {"had bound this thread to a part of " + std::to_string(allowed.size()) + " processors"});
+                {"had bound this thread to a part of its " + std::to_string(allowed.size()) + " processors"});
   }
   // Ranks that are bound stay where the launcher has them.
   const auto told = run(tell({"-n", "2", "--bind", "core"}), {{"GOMP_CPU_AFFINITY", all}});
