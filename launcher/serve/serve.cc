@@ -51,10 +51,10 @@ store::Secret secret_in(const std::string& path) {
   try {
     return *store::Secret::of_environment(only_this);
   } catch (const InvalidArgument& error) {
-    std::string_view text =
-        error.what();  // begins with the variable and ': ', and the variable is not the source of this path
-    text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 2));
-    throw InvalidArgument(fmt::format("--secret-file: {}", text));
+    // The text begins with the variable, which is not the source of this path, and then has "=PATH: " or ": ".
+    std::string text = std::string(error.what()).substr(std::string_view(kSecretFileVariable).size());
+    if (text.starts_with('=')) text.front() = ' ';
+    throw InvalidArgument("--secret-file" + text);
   }
 }
 
