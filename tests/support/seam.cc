@@ -56,8 +56,8 @@ Seam smallest(Seam seam, const std::function<bool(const Seam&)>& fails) {
     if (describe(smaller) != describe(seam) && fails(smaller)) seam = smaller;
   };
   try_with([](Seam& it) { it.resumes_at = it.resumes_with = 0; });
-  for (const auto& [name, feature] : seam_features()) {
-    try_with([&](Seam& it) { it.*feature = false; });
+  for (const auto& named : seam_features()) {
+    try_with([&](Seam& it) { it.*named.second = false; });
   }
   while (seam.ranks > 1) {
     const int before = seam.ranks;
