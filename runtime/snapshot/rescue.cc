@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/rescue_claim.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/job/step_board.h"
 #include "runtime/job/stop_signals.h"
 #include "runtime/snapshot/background_writer.h"

@@ -7,6 +7,7 @@
 
 #include "runtime/base/logging.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/trace/process_trace.h"
 

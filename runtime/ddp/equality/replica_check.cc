@@ -13,6 +13,7 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/ddp/equality/gather_numbers.h"
 
 namespace lockstep {
