@@ -51,7 +51,8 @@ void write_text(const std::string& path, const std::string& heading, const std::
   auto texts = texts_of(path);
   texts[heading] = said;
   std::ostringstream all;
-  for (const auto& [name, text] : texts) all << (name == texts.begin()->first ? "" : "\n") << kHeading << name << '\n' << text << '\n';
+  for (const auto& [name, text] : texts)
+    all << (name == texts.begin()->first ? "" : "\n") << kHeading << name << '\n' << text << '\n';
   std::ofstream(path, std::ios::trunc) << all.str();
   ::close(lock);
 }
@@ -70,7 +71,8 @@ void expect_message(std::string_view room, std::string_view what, const std::str
   const auto texts = texts_of(path);
   const auto wanted = texts.find(heading);
   if (wanted != texts.end() && wanted->second == text) return;
-  ADD_FAILURE_AT(file, line) << "said\n" << text << "\n\nbut in " << path << " '" << heading << "' "
+  ADD_FAILURE_AT(file, line) << "said\n"
+                             << text << "\n\nbut in " << path << " '" << heading << "' "
                              << (wanted == texts.end() ? "isn't there" : "is\n" + wanted->second)
                              << "\n\nIf that is meant, run this test with LOCKSTEP_UPDATE_MESSAGES=1.";
 }
