@@ -41,14 +41,19 @@ std::vector<Told> many(int ranks, Told told) { return std::vector<Told>(static_c
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(LossSum, OfMeansIsTheMeanOverAllWeights) {
+TEST(LossSum, IsTheMeanOverAllWeightsOrTheSum) {
   const GlobalBatch batch = together({{0.5, 3}, {-2.25, 1}, {std::nullopt, 0}});
   EXPECT_EQ(batch.step, 4);
   EXPECT_EQ(batch.weight, 4);
   EXPECT_EQ(batch.loss, (0.5 * 3 - 2.25) / 4);
+  EXPECT_EQ(together({{0.5, 3}, {-2.25, 1}}, Loss::sum).loss, -1.75);
+  // Of no rows it does not count.
+  EXPECT_EQ(together({{std::nan(""), 0}, {3.0, 1}}).loss, 3.0);
+  EXPECT_EQ(together({{1.0, 0}, {std::nullopt, 0}}).loss, std::nullopt);
+  const GlobalBatch before_the_first = global_batch_of({}, Loss::mean, 2);
+  EXPECT_EQ(before_the_first.step, -1);
+  EXPECT_EQ(before_the_first.loss, std::nullopt);
 }
-
-TEST(LossSum, OfSumsIsTheSum) { EXPECT_EQ(together({{0.5, 3}, {-2.25, 1}}, Loss::sum).loss, -1.75); }
 
 TEST(LossSum, AddsUpOverMicroBatches) {
   LossSum sum(1);
@@ -85,7 +90,7 @@ TEST(LossSum, ALargestAndASmallestValueAreNotTakenForAFlag) {
   }
 }
 
-TEST(LossSum, IsNotANumberIfOneIsNotFinite) {
+TEST(LossSum, IsNoNumberIfOneIsNotFiniteAndNotKnownIfARankWithRowsDidNotTellIt) {
   for (const int ranks : {1, 2, 8, 1024}) {
     for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
       for (const double other : {1.0, -1e6, bad}) {
@@ -94,22 +99,12 @@ TEST(LossSum, IsNotANumberIfOneIsNotFinite) {
         EXPECT_TRUE(std::isnan(together(told).loss.value())) << ranks << ' ' << bad << ' ' << other;
       }
     }
-  }
-}
-
-TEST(LossSum, IsNotKnownIfARankWithRowsDidNotTellIt) {
-  for (const int ranks : {1, 2, 8, 1024}) {
     auto told = many(ranks, {1.5, 2});
     told.back().loss = std::nullopt;
     EXPECT_EQ(together(told).loss, std::nullopt) << ranks;
     EXPECT_EQ(together(told).weight, 2 * ranks);
     EXPECT_EQ(together(many(ranks, {std::nullopt, 2})).loss, std::nullopt) << ranks;
   }
-}
-
-TEST(LossSum, OfNoRowsDoesNotCount) {
-  EXPECT_EQ(together({{std::nan(""), 0}, {3.0, 1}}).loss, 3.0);
-  EXPECT_EQ(together({{1.0, 0}, {std::nullopt, 0}}).loss, std::nullopt);
 }
 
 // Parts of the sum are fixed micro-batches: whoever has them, in whatever order, the result has the same bits.
@@ -137,12 +132,6 @@ TEST(LossSum, OfPartsIsTheSameHoweverRanksShareThem) {
   };
   const double alone = told_by(1);
   for (int round = 0; round < 200; ++round) EXPECT_EQ(told_by(1 + random.below(kParts)), alone);
-}
-
-TEST(GlobalBatch, BeforeTheFirstStepIsNone) {
-  const GlobalBatch batch = global_batch_of({}, Loss::mean, 2);
-  EXPECT_EQ(batch.step, -1);
-  EXPECT_EQ(batch.loss, std::nullopt);
 }
 
 }  // namespace

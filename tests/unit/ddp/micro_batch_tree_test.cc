@@ -13,16 +13,25 @@
 #include "lockstep/device/device_runtime.h"
 #include "runtime/ddp/trainer.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::micro_batch_tree_test {
 namespace {
-
-using testing::error_of;
 
 std::string text_of(MicroBatchRange node) {
   if (node.count() == 1) return std::to_string(node.begin);
   const int middle = right_child(node);
   return "(" + text_of({node.begin, middle}) + "+" + text_of({middle, node.end}) + ")";
+}
+
+// Adds `sum` to the sums that are kept, after `merges` of them.
+void add(std::vector<std::string>& kept, std::string sum, int merges) {
+  for (; merges > 0; --merges) {
+    ASSERT_FALSE(kept.empty());
+    sum = "(" + kept.back() + "+" + sum + ")";
+    kept.pop_back();
+  }
+  kept.push_back(sum);
 }
 
 TEST(MicroBatchTree, IsThatOfAllReduce) {
@@ -57,13 +66,7 @@ TEST(MicroBatchTree, ARankAddsUpItsWholeNodes) {
         ASSERT_EQ(merges.size(), static_cast<std::size_t>(end - begin));
         std::vector<std::string> kept;
         for (int micro_batch = begin; micro_batch < end; ++micro_batch) {
-          std::string sum = std::to_string(micro_batch);
-          for (int merge = 0; merge < merges[static_cast<std::size_t>(micro_batch - begin)]; ++merge) {
-            ASSERT_FALSE(kept.empty());
-            sum = "(" + kept.back() + "+" + sum + ")";
-            kept.pop_back();
-          }
-          kept.push_back(sum);
+          add(kept, std::to_string(micro_batch), merges[static_cast<std::size_t>(micro_batch - begin)]);
         }
         const std::vector<MicroBatchRange> nodes = whole_nodes(micro_batches, {begin, end});
         ASSERT_EQ(kept.size(), nodes.size()) << micro_batches << " micro-batches, run of " << begin << " to " << end;
@@ -88,30 +91,13 @@ TEST(MicroBatchTree, NodesOfAllRanksAreAddedUpInTheirOrder) {
         for (std::size_t row = 0; row < order.rows_per_rank; ++row) {
           const std::uint8_t merges = order.merges[static_cast<std::size_t>(rank) * order.rows_per_rank + row];
           ASSERT_EQ(merges == kSkippedRow, row >= nodes.size());
-          if (merges == kSkippedRow) continue;
-          std::string sum = text_of(nodes[row]);
-          for (int merge = 0; merge < merges; ++merge) {
-            ASSERT_FALSE(kept.empty());
-            sum = "(" + kept.back() + "+" + sum + ")";
-            kept.pop_back();
-          }
-          kept.push_back(sum);
+          if (merges != kSkippedRow) add(kept, text_of(nodes[row]), merges);
         }
       }
       EXPECT_EQ(kept, std::vector<std::string>{text_of({0, micro_batches})})
           << micro_batches << " micro-batches, " << world << " ranks";
     }
   }
-}
-
-TEST(MicroBatchTree, IsTheOneOverTheRanksWhereEachHasANode) {
-  for (const int world : {1, 2, 4, 8}) EXPECT_TRUE(is_tree_of_ranks(8, world)) << world;
-  EXPECT_TRUE(is_tree_of_ranks(8, 7));  // rank 6 has 6 + 7
-  for (const int world : {3, 5, 6}) EXPECT_FALSE(is_tree_of_ranks(8, world)) << world;
-  EXPECT_TRUE(is_tree_of_ranks(6, 3));   // ((0+1)+(2+3))+(4+5) is (rank 0 + rank 1) + rank 2
-  EXPECT_FALSE(is_tree_of_ranks(6, 2));  // 0+1+2 is not one of its nodes
-  EXPECT_TRUE(is_tree_of_ranks(5, 5));
-  EXPECT_FALSE(is_tree_of_ranks(9, 3));
 }
 
 // What is_tree_of_ranks() says, by the sums themselves.
@@ -151,21 +137,15 @@ TEST(FixedMicroBatches, AreOfOneSizeAndAShortBatchFillsTheFirst) {
 
 TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
   const Reproducible four{.micro_batches = 4, .global_batch = 10};
-  EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 7, 1, 2); }),
-            "fixed micro-batches: rank 1 of 2 has 7 rows, but its 2 fixed micro-batches of 3 rows hold only 6; deal "
-            "the rows with a GlobalBatchSampler of micro_batches 4 and global_batch 10");
-  EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 1, 4, 5); }),
-            "fixed micro-batches: 4 micro-batches for 5 ranks would leave a rank without one; take at least 5 "
-            "micro-batches, or fewer ranks");
-  EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step({.micro_batches = 4}, 1, 0, 1); }),
-            "fixed micro-batches: got 4 micro-batches for a batch of 0 rows; give as batch the rows of a full step of "
-            "all ranks together, from 1 to 1099511627776, and at least 1 micro-batch");
+  const auto expect_refused = [](const char* what, const auto& call) {
+    testing::expect_message("ddp", what, testing::error_of<InvalidArgument>(call));
+  };
+  expect_refused("more rows than micro-batches hold", [&] { micro_batches_of_step(four, 7, 1, 2); });
+  expect_refused("more ranks than micro-batches", [&] { micro_batches_of_step(four, 1, 4, 5); });
+  expect_refused("no batch size", [&] { micro_batches_of_step({.micro_batches = 4}, 1, 0, 1); });
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 6, 9, 0, 2));
   EXPECT_NO_THROW(Trainer::require_dealt_as_micro_batches(four, 3, 9, 1, 2));
-  EXPECT_EQ(error_of<InvalidArgument>([&] { Trainer::require_dealt_as_micro_batches(four, 5, 9, 0, 2); }),
-            "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, but fixed micro-batches of 3 rows give "
-            "it 6, so another number of ranks would compute something else; deal the rows with a GlobalBatchSampler of "
-            "micro_batches 4 and global_batch 10, and set weights in each micro-batch or in none");
+  expect_refused("rows dealt in another way", [&] { Trainer::require_dealt_as_micro_batches(four, 5, 9, 0, 2); });
 }
 
 }  // namespace
