@@ -60,7 +60,8 @@ struct End {
 
 class ConnectionTest : public ::testing::Test {
  protected:
-  ConnectionTest() {
+  ConnectionTest() { connect(); }
+  void connect() {
     std::array<int, 2> fds{};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) != 0) std::abort();
     a_.connection = std::make_unique<Connection>(UniqueFd(fds[0]), a_.heard);
@@ -73,12 +74,27 @@ class ConnectionTest : public ::testing::Test {
       for (End* const end : {&a_, &b_}) end->connection->read();
     } while (a_.connection->wants_to_write() || b_.connection->wants_to_write());
   }
-  // What a stranger, or another version, says to b. Throws what b does about it.
-  void say(const std::vector<int>& bytes) {
-    std::string text;
-    for (const int byte : bytes) text.push_back(static_cast<char>(byte));
-    ASSERT_EQ(::send(a_.connection->fd(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-    b_.connection->read();
+  // What has been written to `end`, which does not get it.
+  static std::string intercepted(const End& end) {
+    std::string text(200000, '\0');
+    text.resize(
+        static_cast<std::size_t>(std::max<ssize_t>(::recv(end.connection->fd(), text.data(), text.size(), 0), 0)));
+    return text;
+  }
+  // Bytes that come to `end` as if from its peer. Throws what it does about them.
+  void say_to(End& end, std::string_view bytes) {
+    const End& peer = &end == &a_ ? b_ : a_;
+    ASSERT_EQ(::send(peer.connection->fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    end.connection->read();
+  }
+  // A transfer from a to b, of which a part has been sent: more than fits into the socket.
+  void begin_large(std::vector<std::byte>& data, std::vector<std::byte>& got) {
+    b_.receive(got, 1);
+    a_.send(data, 2);
+    b_.connection->write();
+    a_.connection->read();
+    a_.connection->write();
+    ASSERT_TRUE(a_.connection->wants_to_write());
   }
 
   End a_;
@@ -130,20 +146,13 @@ TEST_F(ConnectionTest, AReceiveMayComeInTheMiddleOfASmallSegment) {
   a_.send(data, 1);
   a_.send(next, 2);
   a_.connection->write();
-  std::vector<char> stream(200000);
-  const ssize_t bytes = ::recv(b_.connection->fd(), stream.data(), stream.size(), 0);
-  ASSERT_GT(bytes, 100000);
-  const auto say_part = [&](ssize_t from, ssize_t to) {
-    ASSERT_EQ(
-        ::send(a_.connection->fd(), &stream[static_cast<std::size_t>(from)], static_cast<std::size_t>(to - from), 0),
-        to - from);
-    b_.connection->read();
-  };
-  say_part(0, 20000);
+  const std::string stream = intercepted(b_);
+  ASSERT_GT(stream.size(), 100000u);
+  say_to(b_, stream.substr(0, 20000));
   b_.receive(got, 3);
-  say_part(20000, 60000);
+  say_to(b_, stream.substr(20000, 40000));
   b_.receive(got_next, 4);
-  say_part(60000, bytes);
+  say_to(b_, stream.substr(60000));
   EXPECT_EQ(got, data);
   EXPECT_EQ(got_next, next);
   EXPECT_THAT(b_.heard.said, ElementsAre("through 3", "through 4"));
@@ -208,12 +217,7 @@ TEST_F(ConnectionTest, TagsSayWhichIsWhichAndOfOneTagTheFirstMeetsTheFirst) {
 TEST_F(ConnectionTest, AFrameOvertakesTheRestOfATransfer) {
   auto data = bytes_of(8 << 20, 1);
   std::vector<std::byte> got(data.size());
-  b_.receive(got, 1);
-  a_.send(data, 2);
-  b_.connection->write();
-  a_.connection->read();
-  a_.connection->write();
-  ASSERT_TRUE(a_.connection->wants_to_write()) << "it does not fit into the socket";
+  begin_large(data, got);
   a_.frame("news");
   move();
   EXPECT_THAT(b_.heard.said, ElementsAre("frame news", "through 1"));
@@ -222,28 +226,15 @@ TEST_F(ConnectionTest, AFrameOvertakesTheRestOfATransfer) {
 
 // As from a network that delivers what it likes.
 TEST_F(ConnectionTest, WhateverItIsCutInto) {
-  auto data = bytes_of(10000, 1);
+  auto data = bytes_of(10000, 1), sent = bytes_of(10000, 2);
   a_.frame("before");
   a_.receive(data, 1, kOther);
   a_.connection->write();
-  std::array<char, 1000> stream;
-  const ssize_t bytes = ::recv(b_.connection->fd(), stream.data(), stream.size(), 0);
-  ASSERT_GT(bytes, 0);
-  for (ssize_t i = 0; i < bytes; ++i) {
-    ASSERT_EQ(::send(a_.connection->fd(), &stream[static_cast<std::size_t>(i)], 1, 0), 1);
-    b_.connection->read();
-  }
+  for (const char byte : intercepted(b_)) say_to(b_, {&byte, 1});
   EXPECT_THAT(b_.heard.said, ElementsAre("frame before"));
-  auto sent = bytes_of(10000, 2);
   b_.send(sent, 2, kOther);
   b_.connection->write();
-  std::vector<char> all(20000);
-  const ssize_t answer = ::recv(a_.connection->fd(), all.data(), all.size(), 0);
-  ASSERT_GT(answer, 10000);
-  for (ssize_t i = 0; i < answer; ++i) {
-    ASSERT_EQ(::send(b_.connection->fd(), &all[static_cast<std::size_t>(i)], 1, 0), 1);
-    a_.connection->read();
-  }
+  for (const char byte : intercepted(a_)) say_to(a_, {&byte, 1});
   EXPECT_EQ(data, sent);
   EXPECT_THAT(a_.heard.said, ElementsAre("through 1"));
 }
@@ -252,12 +243,7 @@ TEST_F(ConnectionTest, WhateverItIsCutInto) {
 TEST_F(ConnectionTest, ATransferThatIsGivenUpEndsWithItsChunk) {
   auto data = bytes_of(8 << 20, 1);
   std::vector<std::byte> got(data.size());
-  b_.receive(got, 1);
-  a_.send(data, 2);
-  b_.connection->write();
-  a_.connection->read();
-  a_.connection->write();
-  ASSERT_TRUE(a_.connection->wants_to_write());
+  begin_large(data, got);
   a_.connection->cancel_transfers();
   const auto before = std::exchange(data, {});
   a_.frame("the cause");
@@ -271,13 +257,9 @@ TEST_F(ConnectionTest, ATransferThatIsGivenUpEndsWithItsChunk) {
 }
 
 TEST_F(ConnectionTest, WhatComesForAReceiveThatIsGivenUpIsDropped) {
-  auto data = bytes_of(4 << 20, 1);
+  auto data = bytes_of(8 << 20, 1);
   std::vector<std::byte> got(data.size());
-  b_.receive(got, 1);
-  a_.send(data, 2);
-  b_.connection->write();
-  a_.connection->read();
-  a_.connection->write();
+  begin_large(data, got);
   b_.connection->read();
   b_.connection->cancel_transfers();
   const auto before = got;
@@ -304,25 +286,19 @@ TEST_F(ConnectionTest, TwoSizesOfOneTransferAreRefused) {
 }
 
 TEST_F(ConnectionTest, WhatIsNoStreamOfThisVersionIsRefused) {
-  const auto header = [](int what, int kind, std::vector<int> bytes, int number) {
-    std::vector<int> all = {what, kind, 0, 0};
-    bytes.resize(4);
-    all.insert(all.end(), bytes.begin(), bytes.end());
-    all.push_back(number);
-    all.resize(16);
-    return all;
+  const auto header = [](int what, int kind, const std::string& bytes, int number) {
+    std::string all = {static_cast<char>(what), static_cast<char>(kind), 0, 0};
+    all += bytes + std::string(4 - bytes.size(), '\0') + static_cast<char>(number);
+    return all + std::string(16 - all.size(), '\0');
   };
-  const std::vector<std::vector<int>> wrong = {
-      std::vector<int>(16, 'G'), header(0, 0, {}, 0),  header(4, 0, {8}, 0),       header(1, 0, {0, 5}, 0),
-      header(2, 0, {7}, 0),      header(3, 2, {1}, 7), header(3, 1, {1, 0, 8}, 8), header(3, 1, {0, 0, 1}, 9)};
-  for (const auto& bytes : wrong) {
-    std::array<int, 2> fds{};
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
-    a_.connection = std::make_unique<Connection>(UniqueFd(fds[0]), a_.heard);
-    b_.connection = std::make_unique<Connection>(UniqueFd(fds[1]), b_.heard);
+  const std::string wrong[] = {std::string(16, 'G'),       header(0, 0, "", 0),       header(4, 0, "\10", 0),
+                               header(1, 0, {0, 5}, 0),    header(2, 0, "\7", 0),     header(3, 2, "\1", 7),
+                               header(3, 1, {1, 0, 8}, 8), header(3, 1, {0, 0, 1}, 9)};
+  for (const std::string& bytes : wrong) {
+    connect();
     std::vector<std::byte> room(100);
     b_.receive(room, 1, {Tag::Kind::segment, 9});
-    EXPECT_THROW(say(bytes), wire::Broken) << ::testing::PrintToString(bytes);
+    EXPECT_THROW(say_to(b_, bytes), wire::Broken) << ::testing::PrintToString(bytes);
   }
 }
 
