@@ -15,7 +15,7 @@
 namespace lockstep::autograd::graph_test {
 namespace {
 
-using lockstep::testing::error_of;
+using lockstep::testing::error_of, lockstep::testing::expect_text;
 
 Tensor leaf(std::initializer_list<float> values) {
   return Tensor::of({static_cast<std::int64_t>(values.size())}, values).set_requires_grad();
@@ -54,30 +54,22 @@ TEST(Backward, WithoutAccumulationTheFirstContributionOverwritesAndLaterOnesAdd)
 
 TEST(Backward, ALeafIsReadyAfterItsLastUseAndHoldsItsFinalValueThen) {
   const Tensor early = leaf({1}), middle = leaf({1}), late = leaf({1});
-  const auto forward = [&] { return sum(mul(mul(mul(late, middle), early), middle)); };
-  const std::vector<Tensor> planned = ready_order(forward());
+  const Tensor loss = sum(mul(mul(mul(late, middle), early), middle));
+  const std::vector<Tensor> planned = ready_order(loss);
+  EXPECT_FALSE(late.has_grad()) << "nothing is computed, and the tape is kept";
   // `middle` is used last and near the beginning: it can't be ready before its first use was walked.
   ASSERT_EQ(planned.size(), 3u);
   EXPECT_EQ(planned[0].id(), early.id());
 
   std::vector<Tensor> seen;
   std::vector<float> values;
-  backward(forward(), 1, {.on_leaf_ready = [&](const Tensor& t) {
+  backward(loss, 1, {.on_leaf_ready = [&](const Tensor& t) {
              seen.push_back(t);
              values.push_back(t.grad().item());
            }});
   EXPECT_EQ(ids(seen), ids(planned));
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(values[i], seen[i].grad().item());
   EXPECT_EQ(middle.grad().item(), 2);
-}
-
-TEST(Backward, ReadyOrderComputesNothingAndKeepsTheTape) {
-  const Tensor w = leaf({1});
-  const Tensor loss = sum(mul(w, w));
-  EXPECT_EQ(ready_order(loss).size(), 1u);
-  EXPECT_FALSE(w.has_grad());
-  backward(loss);
-  EXPECT_EQ(w.grad().item(), 2);
 }
 
 TEST(Backward, FreesTheTapeWhileItWalks) {
@@ -106,9 +98,8 @@ TEST(Backward, TwiceIsAnErrorUnlessTheTapeWasKept) {
   backward(loss, 1, {.retain_graph = true});
   backward(loss);
   EXPECT_EQ(w.grad().item(), 12);
-  const std::string message = error_of([&] { backward(loss); });
-  EXPECT_NE(message.find("freed at 'sum'"), std::string::npos) << message;
-  EXPECT_NE(error_of([&] { ready_order(loss); }).find("freed"), std::string::npos);
+  expect_text(error_of([&] { backward(loss); }), {"freed at 'sum'"});
+  expect_text(error_of([&] { ready_order(loss); }), {"freed"});
 }
 
 TEST(Backward, AFreedPartIsFoundBeforeAnyGradientIsTouched) {
@@ -116,20 +107,17 @@ TEST(Backward, AFreedPartIsFoundBeforeAnyGradientIsTouched) {
   const Tensor shared = mul(w, w);
   backward(sum(shared));
   const Tensor loss = sum(mul(shared, v));
-  EXPECT_NE(error_of([&] { backward(loss); }).find("freed at 'mul'"), std::string::npos);
+  expect_text(error_of([&] { backward(loss); }), {"freed at 'mul'"});
   EXPECT_FALSE(v.has_grad());
   EXPECT_EQ(w.grad().item(), 6);
 }
 
 TEST(Backward, RefusesWhatIsNoLoss) {
   const Tensor w = leaf({1, 2});
-  EXPECT_NE(error_of([&] { backward(scale(w, 1)); }).find("float32 [2]"), std::string::npos);
-  EXPECT_NE(error_of([&] { backward(Tensor::zeros({})); }).find("depends on no tensor"), std::string::npos);
-  EXPECT_NE(error_of([&] {
-              const NoGrad no_grad;
-              backward(sum(w));
-            }).find("NoGrad"),
-            std::string::npos);
+  expect_text(error_of([&] { backward(scale(w, 1)); }), {"float32 [2]"});
+  expect_text(error_of([&] { backward(Tensor::zeros({})); }), {"depends on no tensor"});
+  const NoGrad no_grad;
+  expect_text(error_of([&] { backward(sum(w)); }), {"NoGrad"});
   EXPECT_THROW(backward(Tensor()), InvalidArgument);
 }
 
@@ -138,7 +126,7 @@ TEST(Backward, AnErrorOfTheHookEndsTheWalkAndFreesTheTape) {
   const Tensor loss = sum(mul(mul(w, w), v));
   EXPECT_THROW(backward(loss, 1, {.on_leaf_ready = [](const Tensor&) { throw PeerLost("rank 1 is gone"); }}), PeerLost);
   EXPECT_FALSE(w.has_grad());
-  EXPECT_NE(error_of([&] { backward(loss); }).find("freed"), std::string::npos);
+  expect_text(error_of([&] { backward(loss); }), {"freed"});
 }
 
 TEST(Backward, LongTapesNeitherWalkNorFreeByRecursion) {

@@ -3,9 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/autograd/graph.h"
 #include "lockstep/base/error.h"
 #include "lockstep/nn/nn.h"
+#include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::nn::module_test {
 namespace {
@@ -34,15 +35,9 @@ TEST(Module, NamesParametersInOrderOfRegistrationAndSharedOnesOnce) {
 }
 
 TEST(Module, OfALinearNamesItsSizesForRowsOfAnother) {
-  Linear layer(8, 4);
-  try {
-    layer.forward(Tensor::zeros({25, 3}));
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "Linear(8, 4): x of shape [25, 3] has 3 columns, and the layer's in_features is 8; give x that many "
-                 "columns, or make the layer with as many in_features as x has columns");
-  }
+  lockstep::testing::expect_message("nn", "25 rows of 3", lockstep::testing::error_of([] {
+                                      Linear(8, 4).forward(Tensor::zeros({25, 3}));
+                                    }));
 }
 
 TEST(Module, CopiesAndMovedModulesAreTheSameModel) {
@@ -101,22 +96,7 @@ TEST(Module, WrongNamesAreRefused) {
   EXPECT_THROW(Bad("w"), InvalidArgument);
   EXPECT_THROW(Bad(""), InvalidArgument);
   EXPECT_THROW(Bad("a.b"), InvalidArgument);
-}
-
-TEST(Module, ForwardThatIsNotOverriddenSaysSo) { EXPECT_THROW(Module()(Tensor::zeros({1})), InvalidArgument); }
-
-TEST(Module, AnMlpLearns) {
-  Sequential model{Linear(2, 16), Tanh(), Linear(16, 2)};
-  const Tensor x = Tensor::of({4, 2}, {0, 0, 0, 1, 1, 0, 1, 1});
-  const Tensor y = Tensor::indices({4}, {0, 1, 1, 0});
-  float loss = 0;
-  for (int step = 0; step < 400; ++step) {
-    const Tensor l = cross_entropy(model(x), y);
-    backward(l, 1.0f, {.accumulate = false});
-    for (const Tensor& p : model.parameters()) p.copy_from(sub(p.detach(), scale(p.grad(), 0.5f)));
-    loss = l.item();
-  }
-  EXPECT_LT(loss, 0.02f);
+  EXPECT_THROW(Module()(Tensor::zeros({1})), InvalidArgument) << "a forward that is not overridden";
 }
 
 }  // namespace

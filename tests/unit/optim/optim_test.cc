@@ -58,45 +58,6 @@ TEST(AdamW, FollowsThePaperForFiftySteps) {
   }
 }
 
-TEST(AdamW, FirstStepIsTheSignTimesTheRate) {
-  const Tensor p = parameter(0);
-  const std::vector<float> before = p.to_vector();
-  AdamW optimizer({p}, {.lr = 0.01, .weight_decay = 0});
-  set_gradient(p, 1);
-  optimizer.step();
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    EXPECT_NEAR(p.data<float>()[i], before[i] - std::copysign(0.01, slope(static_cast<std::int64_t>(i), 1)), 1e-5);
-  }
-}
-
-TEST(DecayGroups, HaveMatricesWithDecayAndTheRestWithout) {
-  const Tensor matrix = Tensor::zeros({2, 2}).set_requires_grad(), bias = Tensor::zeros({2}).set_requires_grad();
-  const auto groups = decay_groups({bias, matrix}, 0.1);
-  ASSERT_EQ(groups.size(), 2u);
-  EXPECT_EQ(groups[0].weight_decay, 0.1);
-  EXPECT_EQ(groups[0].parameters.at(0).id(), matrix.id());
-  EXPECT_EQ(groups[1].weight_decay, 0);
-  EXPECT_EQ(groups[1].parameters.at(0).id(), bias.id());
-  const AdamW optimizer(groups);
-  EXPECT_EQ(optimizer.weight_decay(0), 0.1);
-}
-
-// From a beta that is a float already, 1 - beta is off by 1e-5 of itself for 0.999.
-TEST(AdamW, TheFirstStepsAreThoseOfDoubleToAFewUlps) {
-  const Tensor p = Tensor::zeros({1}).set_requires_grad();
-  AdamW optimizer({p}, {.lr = 1, .weight_decay = 0});
-  double w = 0, m = 0, v = 0;
-  for (int step = 1; step <= 5; ++step) {
-    const float gradient = 0.3f + 0.1f * static_cast<float>(step);
-    TensorInternals(p).grad_for_writing().fill(gradient);
-    optimizer.step();
-    m = 0.9 * m + 0.1 * static_cast<double>(gradient);
-    v = 0.999 * v + 0.001 * static_cast<double>(gradient) * static_cast<double>(gradient);
-    w -= m / (1 - std::pow(0.9, step)) / (std::sqrt(v / (1 - std::pow(0.999, step))) + 1e-8);
-    EXPECT_NEAR(p.item(), w, 4e-7 * step) << step;
-  }
-}
-
 // As torch.optim.AdamW, whose state counts each parameter's own steps.
 TEST(AdamW, AParameterThatIsThawedBeginsAsANewOne) {
   const Tensor p = parameter(1), thawed = parameter(1), fresh = parameter(1);
@@ -111,7 +72,7 @@ TEST(AdamW, AParameterThatIsThawedBeginsAsANewOne) {
     // Frozen again for a step in between: its moments and its count stay.
     if (step == 13) {
       thawed.clear_grad();
-      fresh.clear_grad();
+      other.zero_grad();
     }
     optimizer.step();
     other.step();
@@ -120,49 +81,16 @@ TEST(AdamW, AParameterThatIsThawedBeginsAsANewOne) {
   EXPECT_EQ(optimizer.steps(), 14);
 }
 
-TEST(AdamW, DecayIsDecoupledAndPerGroup) {
-  const Tensor decayed = parameter(1), kept = parameter(1);
-  AdamW optimizer({{{decayed}, 0.5}, {{kept}, 0.0}}, {.lr = 0.1});
-  TensorInternals(decayed).grad_for_writing().zero();
-  TensorInternals(kept).grad_for_writing().zero();
+TEST(AdamW, DecayIsDecoupledAndOfMatricesAlone) {
+  const Tensor matrix = Tensor::ones({2, 2}).set_requires_grad(), bias = Tensor::ones({2}).set_requires_grad();
+  const auto groups = decay_groups({bias, matrix}, 0.5);
+  ASSERT_EQ(groups.size(), 2u);
+  AdamW optimizer(groups, {.lr = 0.1});
+  EXPECT_EQ(optimizer.weight_decay(0), 0.5);
+  for (const Tensor& each : {matrix, bias}) TensorInternals(each).grad_for_writing().zero();
   optimizer.step();
-  EXPECT_NEAR(decayed.data<float>()[0], 0.95f, 1e-6);
-  EXPECT_EQ(kept.data<float>()[0], 1);
-}
-
-TEST(Optimizer, AParameterWithoutAGradientIsLeftAlone) {
-  const Tensor p = parameter(1);
-  AdamW optimizer({p}, {.lr = 0.1, .weight_decay = 0.5});
-  optimizer.step();
-  EXPECT_EQ(p.data<float>()[0], 1);
-  set_gradient(p, 1);
-  optimizer.zero_grad();
-  optimizer.step();
-  EXPECT_EQ(p.data<float>()[0], 1);
-}
-
-TEST(Optimizer, ASnapshotOfTheStateContinuesTheSame) {
-  const Tensor p = parameter(1);
-  AdamW optimizer({p}, {.lr = 0.1});
-  for (int step = 1; step <= 3; ++step) {
-    set_gradient(p, step);
-    optimizer.step();
-  }
-  const Tensor q = Tensor::zeros({kCount}).set_requires_grad();
-  q.copy_from(p);
-  AdamW again({q}, {.lr = 0.1});
-  const auto saved = optimizer.state(), restored = again.state();
-  ASSERT_EQ(saved.size(), 3u);
-  for (std::size_t i = 0; i < saved.size(); ++i) {
-    EXPECT_EQ(saved[i].name, restored[i].name);
-    restored[i].tensor.copy_from(saved[i].tensor);
-  }
-  again.set_steps(optimizer.steps());
-  set_gradient(p, 4);
-  set_gradient(q, 4);
-  optimizer.step();
-  again.step();
-  EXPECT_EQ(p.to_vector(), q.to_vector());
+  EXPECT_NEAR(matrix.data<float>()[0], 0.95f, 1e-6);
+  EXPECT_EQ(bias.data<float>()[0], 1);
 }
 
 TEST(Sgd, FollowsItsFormulas) {
@@ -185,17 +113,6 @@ TEST(Sgd, FollowsItsFormulas) {
       }
     }
   }
-}
-
-TEST(Sgd, AVelocityBeginsWithItsParametersFirstGradient) {
-  const Tensor p = parameter(0), q = parameter(0);
-  SGD optimizer({p, q}, {.lr = 1, .momentum = 0.9});
-  set_gradient(p, 1);
-  optimizer.step();
-  set_gradient(q, 1);
-  p.clear_grad();
-  optimizer.step();
-  EXPECT_EQ(p.to_vector(), q.to_vector());
 }
 
 TEST(Optimizer, BadArgumentsAreRefused) {
