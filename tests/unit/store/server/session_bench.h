@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,8 @@ class SessionBench : public SessionHost {
   bool reading = true;
   // Replies and pushes that one session held at most at the end of an event, unsent.
   std::size_t most_unread = 0;
+  // The last line that a session had for the log.
+  std::string complaint;
 
   bool connected(SessionId id) const { return clients_.contains(id); }
   void connect(SessionId id) { clients_[id].session = std::make_unique<ServerSession>(state, *this, id); }
@@ -51,7 +54,9 @@ class SessionBench : public SessionHost {
   std::string take_read(SessionId id) { return std::exchange(clients_.at(id).received, {}); }
   bool closed(SessionId id) const { return !clients_.at(id).session; }
   const std::string& close_reason(SessionId id) const { return clients_.at(id).close_reason; }
-  bool has_timer(SessionId id) const { return clients_.at(id).timer; }
+  bool has_timer(SessionId id) const { return timer(id).has_value(); }
+  // The time that the session asked for.
+  std::optional<std::chrono::nanoseconds> timer(SessionId id) const { return clients_.at(id).timer; }
 
   // Bytes from a client that is not closed. The session may read from them only now.
   void send(SessionId id, std::string_view bytes) {
@@ -68,7 +73,7 @@ class SessionBench : public SessionHost {
   }
   // The time that the session asked for is over.
   void expire(SessionId id) {
-    clients_.at(id).timer = false;
+    clients_.at(id).timer.reset();
     after(id, session(id)->expire());
   }
   // A push that the client didn't ask for.
@@ -90,7 +95,7 @@ class SessionBench : public SessionHost {
     std::unique_ptr<ServerSession> session;  // null: closed
     std::string received = {};
     std::string close_reason = {};
-    bool timer = false;
+    std::optional<std::chrono::nanoseconds> timer = {};
   };
 
   void after(SessionId id, bool open) {
@@ -107,7 +112,7 @@ class SessionBench : public SessionHost {
     client.received += client.session->output();
     client.close_reason = client.session->close_reason();
     client.session.reset();
-    client.timer = false;
+    client.timer.reset();
     ended(id);
   }
 
@@ -122,9 +127,9 @@ class SessionBench : public SessionHost {
     }
   }
 
-  void start_timer(SessionId session, std::chrono::nanoseconds) override { clients_.at(session).timer = true; }
-  void stop_timer(SessionId session) override { clients_.at(session).timer = false; }
-  void complain(SessionId, const std::string&) override {}
+  void start_timer(SessionId session, std::chrono::nanoseconds delay) override { clients_.at(session).timer = delay; }
+  void stop_timer(SessionId session) override { clients_.at(session).timer.reset(); }
+  void complain(SessionId, const std::string& what) override { complaint = what; }
   ServerExtension::Answer serve_extension(SessionId, const proto::Request&) override {
     return {.frame = {proto::kRefused, {"no extension"}}};
   }
