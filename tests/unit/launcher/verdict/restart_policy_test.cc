@@ -1,200 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verdict/restart_policy.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "launcher/base/exit_codes.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::launcher::restart_policy_test {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using Kind = StartEnd::Kind;
 
-StartEnd failed_after(std::int64_t steps, std::chrono::nanoseconds ran = 5s) {
+StartEnd failed(std::int64_t steps, std::chrono::nanoseconds ran = 5s) {
   return {.kind = Kind::failed, .exit_code = 9, .ran = ran, .reports_steps = true, .steps_done = steps};
 }
-
-StartEnd failed_without_steps(std::chrono::nanoseconds ran) {
-  return {.kind = Kind::failed, .exit_code = 9, .ran = ran};
-}
-
-TEST(RestartPolicy, WithoutRestartsTheJobIsOverAndNothingIsSaid) {
-  RestartPolicy policy(0, false);
-  const auto decision = policy.decide(failed_after(57));
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.exit_code, 9);
-  EXPECT_EQ(decision.text, "");
-}
-
-TEST(RestartPolicy, AJobThatIsOverIsNotStartedAgain) {
-  RestartPolicy policy(3, false);
-  for (const int code : {0, 75, 143}) {
-    const auto decision = policy.decide({.exit_code = code, .reports_steps = true, .steps_done = 57});
-    EXPECT_FALSE(decision.pause);
-    EXPECT_EQ(decision.exit_code, code);
-    EXPECT_EQ(decision.text, "");
-  }
-}
-
-TEST(RestartPolicy, EachStartThatGetsFurtherIsFollowedByAnotherAtOnceUntilTheyAreUsedUp) {
-  RestartPolicy policy(2, false);
-  for (int restart = 1; restart <= 2; ++restart) {
-    const auto decision = policy.decide(failed_after(10 * restart));
-    ASSERT_TRUE(decision.pause);
-    EXPECT_EQ(*decision.pause, 0ms);
-  }
-  const auto decision = policy.decide(failed_after(30));
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.exit_code, 9);
-  EXPECT_EQ(decision.text, "not started again: the limit of 2 restarts is reached (--max-restarts)");
-}
-
-TEST(RestartPolicy, ARestartThatCanNotComeIsNotPromised) {
-  RestartPolicy policy(5, false);
-  StartEnd end = failed_after(57);
-  end.why_no_start = "host b is lost";
-  const auto decision = policy.decide(end);
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.text, "not started again: host b is lost; exit code 9");
-}
-
-TEST(RestartPolicy, AStartThatLacksAHostCountsNeitherAsARestartNorAsOneWithoutAStep) {
-  RestartPolicy policy(1, true);
-  for (int start = 0; start < 5; ++start) {
-    EXPECT_EQ(policy.decide({.kind = Kind::awaits_host, .exit_code = 75}).pause, 0ms) << start;
-  }
-  EXPECT_EQ(policy.decide(failed_after(57)).text, "restart 1 of 1 (--max-restarts); 57 steps done");
-}
-
-TEST(RestartPolicy, AFailureBeforeTheFirstStepIsForAPersonToMend) {
-  RestartPolicy policy(3, false);
-  const auto decision = policy.decide(failed_after(0, 1h));
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.exit_code, 9);
-  EXPECT_THAT(decision.text, HasSubstr("before it had finished a step"));
-}
-
-TEST(RestartPolicy, AProgramWithoutStepsIsStartedAgainIfItRanHalfAMinute) {
-  RestartPolicy policy(3, false);
-  EXPECT_TRUE(policy.decide(failed_without_steps(30s)).pause);
-  RestartPolicy other(3, false);
-  const auto decision = other.decide(failed_without_steps(29900ms));
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.text,
-            "not started again: the job ran for 29.9 s and reported no step; a program that reports no steps (such as "
-            "a Python script) is started again only if it ran for 30 s");
-}
-
-TEST(RestartPolicy, ThreeStartsWithoutANewStepEndTheJobWithACodeOfItsOwn) {
-  RestartPolicy policy(100, false);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms);
-  EXPECT_EQ(policy.decide(failed_after(40)).pause, 2000ms) << "it went on from an older snapshot";
-  const auto decision = policy.decide(failed_after(57));
-  EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.exit_code, kExitNoProgress);
-  EXPECT_EQ(decision.text, "not started again: 3 starts in a row have not got beyond 57 steps; exit code 77");
-}
-
-TEST(RestartPolicy, AStartThatFailsBeforeItsFirstStepIsNoStepFurtherHoweverLongItRan) {
-  RestartPolicy policy(100, false);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
-  const auto decision = policy.decide(failed_without_steps(1h));
-  EXPECT_EQ(decision.pause, 1000ms);
-  EXPECT_EQ(decision.text, "restart 2 of 100 (--max-restarts); 57 steps done; in 1 s");
-}
-
-TEST(RestartPolicy, OneNewStepMakesUpForStartsWithoutOne) {
-  RestartPolicy policy(100, false);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms);
-  EXPECT_EQ(policy.decide(failed_after(58)).pause, 0ms);
-  EXPECT_EQ(policy.decide(failed_after(58)).pause, 1000ms);
-}
-
-TEST(RestartPolicy, ALostHostSaysNothingAgainstTheProgram) {
-  RestartPolicy policy(1, false);
-  auto lost = failed_after(0);
-  lost.kind = Kind::host_lost;
-  EXPECT_TRUE(policy.decide(lost).pause);
-  EXPECT_FALSE(policy.decide(lost).pause) << "used up";
-}
-
-TEST(RestartPolicy, AFailureWithoutAStepBehindALossIsStillForAPersonToMend) {
-  RestartPolicy policy(9, false);
-  auto lost = failed_after(0);
-  lost.kind = Kind::host_lost;
-  EXPECT_TRUE(policy.decide(lost).pause);
-  EXPECT_THAT(policy.decide(failed_after(0)).text, HasSubstr("before it had finished a step"));
-}
-
-TEST(RestartPolicy, WhereHostsMayComeAndGoThatUsesUpNone) {
-  RestartPolicy policy(0, true);
-  for (int i = 1; i < 10; ++i) {
-    auto end = failed_after(i);
-    end.kind = i % 2 == 0 ? Kind::host_lost : Kind::resized;
-    EXPECT_EQ(policy.decide(end).pause, 0ms);
-  }
-  EXPECT_FALSE(policy.decide(failed_after(100)).pause) << "of a rank's failure there is none";
-}
-
-TEST(RestartPolicy, HostsThatGoAgainAndAgainWithoutANewStepEndTheJob) {
-  RestartPolicy policy(0, true);
-  auto end = failed_after(7);
-  end.kind = Kind::host_lost;
-  EXPECT_EQ(policy.decide(end).pause, 0ms);
-  EXPECT_EQ(policy.decide(end).pause, 1000ms);
-  EXPECT_EQ(policy.decide(end).pause, 2000ms);
-  EXPECT_EQ(policy.decide(end).exit_code, kExitNoProgress);
-}
-
-StartEnd failed_first_on(int agent, std::int64_t steps) {
-  auto end = failed_after(steps);
+StartEnd failed_on(int agent, std::int64_t steps) {
+  auto end = failed(steps);
   end.culprit = HostSlots{.name = agent == 7 ? "seven" : "other", .agent = agent};
   return end;
 }
-
-TEST(RestartPolicy, AHostThatFailsFirstInThreeStartsWithoutANewStepIsLeftOut) {
-  RestartPolicy policy(100, true);
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
-  EXPECT_FALSE(policy.decide(failed_first_on(7, 57)).left_out);
-  EXPECT_FALSE(policy.decide(failed_first_on(7, 57)).left_out);
-  const auto decision = policy.decide(failed_first_on(7, 57));
-  ASSERT_TRUE(decision.left_out);
-  EXPECT_EQ(decision.left_out->agent, 7);
-  EXPECT_EQ(decision.pause, 0ms);
-  EXPECT_EQ(decision.text,
-            "host seven is left out: its ranks failed first in 3 starts in a row without a new step; "
-            "restart 4 of 100 (--max-restarts); 57 steps done");
-  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms) << "the others begin anew";
+StartEnd without_steps(std::chrono::nanoseconds ran) { return {.kind = Kind::failed, .exit_code = 9, .ran = ran}; }
+StartEnd of_kind(Kind kind, std::int64_t steps) {
+  auto end = failed(steps);
+  end.kind = kind;
+  return end;
+}
+StartEnd over(int code) { return {.exit_code = code, .reports_steps = true, .steps_done = 57}; }
+StartEnd without_another() {
+  auto end = failed(57);
+  end.why_no_start = "host b is lost";
+  return end;
 }
 
-TEST(RestartPolicy, NoHostIsLeftOutForFailuresThatItSharesOrThatANewStepParts) {
-  RestartPolicy shared(100, true);
-  EXPECT_TRUE(shared.decide(failed_after(57)).pause);
-  EXPECT_TRUE(shared.decide(failed_first_on(7, 57)).pause);
-  EXPECT_TRUE(shared.decide(failed_first_on(8, 57)).pause);
-  EXPECT_EQ(shared.decide(failed_first_on(7, 57)).exit_code, kExitNoProgress);
-  RestartPolicy parted(100, true);
-  EXPECT_TRUE(parted.decide(failed_after(57)).pause);
-  for (const std::int64_t steps : {57, 57, 58, 58, 58}) {
-    const auto decision = parted.decide(failed_first_on(7, steps));
-    EXPECT_TRUE(decision.pause);
-    EXPECT_FALSE(decision.left_out);
+// "0 1000 out7 end9": the pause before the next start in ms, the host that it leaves out, or the exit code of a job
+// that is over. `said` gets what people are told.
+std::string decided(RestartPolicy policy, const std::vector<StartEnd>& ends, std::string& said) {
+  std::string text;
+  for (const StartEnd& end : ends) {
+    const auto decision = policy.decide(end);
+    said += decision.text + "\n";
+    if (!text.empty()) text += " ";
+    if (decision.left_out) text += fmt::format("out{} ", decision.left_out->agent);
+    text += decision.pause ? std::to_string(decision.pause->count()) : fmt::format("end{}", decision.exit_code);
   }
-  EXPECT_TRUE(parted.decide(failed_first_on(7, 58)).left_out);
+  return text;
 }
 
-TEST(RestartPolicy, AHostIsLeftOutByARestartLikeAnyOther) {
-  RestartPolicy policy(3, true);
-  EXPECT_TRUE(policy.decide(failed_after(57)).pause);
-  for (int start = 0; start < 2; ++start) EXPECT_TRUE(policy.decide(failed_first_on(7, 57)).pause);
-  const auto decision = policy.decide(failed_first_on(7, 57));
-  EXPECT_FALSE(decision.left_out);
-  EXPECT_EQ(decision.text, "not started again: the limit of 3 restarts is reached (--max-restarts)");
+TEST(RestartPolicy, DecidesByTheStepsThatStartsHaveDone) {
+  const StartEnd lost = of_kind(Kind::host_lost, 0), waits{.kind = Kind::awaits_host, .exit_code = 75};
+  struct Case {
+    const char* name;
+    RestartPolicy policy;
+    std::vector<StartEnd> ends;
+    const char* decided;
+  };
+  const Case cases[] = {
+      {"no restarts", {0, false}, {failed(57)}, "end9"},
+      {"over", {3, false}, {over(0), over(75), over(143)}, "end0 end75 end143"},
+      {"two that get further", {2, false}, {failed(10), failed(20), failed(30)}, "0 0 end9"},
+      {"none can come", {5, false}, {without_another()}, "end9"},
+      // Counts neither as a restart nor as a start without a step.
+      {"a host is lacking", {1, true}, {waits, waits, waits, waits, failed(57)}, "0 0 0 0 0"},
+      {"before the first step", {3, false}, {failed(0, 1h)}, "end9"},
+      {"no steps, half a minute", {3, false}, {without_steps(30s)}, "0"},
+      {"no steps, less", {3, false}, {without_steps(29900ms)}, "end9"},
+      // The third resumed from an older snapshot.
+      {"no new step", {100, false}, {failed(57), failed(57), failed(40), failed(57)}, "0 1000 2000 end77"},
+      {"long without a step", {100, false}, {failed(57), without_steps(1h)}, "0 1000"},
+      {"one new step", {100, false}, {failed(57), failed(57), failed(58), failed(58)}, "0 1000 0 1000"},
+      {"a lost host", {1, false}, {lost, lost}, "1000 end9"},
+      {"a failure after a loss", {9, false}, {lost, failed(0)}, "1000 end9"},
+      // Where hosts may come and go, that uses up no restart.
+      {"resized", {0, true}, {of_kind(Kind::resized, 1), of_kind(Kind::host_lost, 2), failed(3)}, "0 0 end9"},
+      {"hosts go without a new step",
+       {0, true},
+       std::vector<StartEnd>(4, of_kind(Kind::host_lost, 7)),
+       "0 1000 2000 end77"},
+      {"a host is left out",
+       {100, true},
+       {failed(57), failed_on(7, 57), failed_on(7, 57), failed_on(7, 57), failed(57)},
+       "0 1000 2000 out7 0 1000"},
+      {"a failure that hosts share",
+       {100, true},
+       {failed(57), failed_on(7, 57), failed_on(8, 57), failed_on(7, 57)},
+       "0 1000 2000 end77"},
+      {"a new step parts them",
+       {100, true},
+       {failed(57), failed_on(7, 57), failed_on(7, 57), failed_on(7, 58), failed_on(7, 58), failed_on(7, 58),
+        failed_on(7, 58)},
+       "0 1000 2000 0 1000 2000 out7 0"},
+      {"left out within the limit",
+       {3, true},
+       {failed(57), failed_on(7, 57), failed_on(7, 57), failed_on(7, 57)},
+       "0 1000 2000 end9"},
+  };
+  std::string said;
+  for (const Case& it : cases) {
+    said += std::string("- ") + it.name + "\n";
+    EXPECT_EQ(decided(it.policy, it.ends, said), it.decided) << it.name;
+  }
+  testing::expect_message("launcher", "what is said", said);
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which rank failed first: a line of events, and what follows from each of them.
 #include "launcher/verdict/root_cause.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <map>
+#include <sstream>
 #include <string>
 
 #include "runtime/job/exit_code.h"
@@ -13,419 +17,179 @@ namespace lockstep::launcher::root_cause_test {
 namespace {
 
 using Step = RootCause::Step;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
+using Kind = Cause::Kind;
 
-constexpr ExitStatus kFine{};
-constexpr ExitStatus kFailed{.by_signal = false, .value = 3};
-constexpr ExitStatus kCaughtAll{.by_signal = false, .value = 1};
-constexpr ExitStatus kKilled{.by_signal = true, .value = SIGKILL};
-constexpr ExitStatus kHeard{.by_signal = false, .value = kExitPeerLost};
+const std::map<std::string, ExitStatus> kEndings = {{"fine", {}},
+                                                    {"exit3", {.value = 3}},
+                                                    {"exit1", {.value = 1}},
+                                                    {"killed", {.by_signal = true, .value = SIGKILL}},
+                                                    {"exit75", {.value = kExitPeerLost}}};
+const std::map<std::string, Kind> kKinds = {
+    {"lost", Kind::lost},       {"silent", Kind::silent},   {"left", Kind::left},        {"failed", Kind::failed},
+    {"aborted", Kind::aborted}, {"timeout", Kind::timeout}, {"mismatch", Kind::mismatch}};
 
-// What `reporter` says of `rank`; -1: the store, or no single rank.
-Cause said(int reporter, int rank, Cause::Kind kind = Cause::Kind::lost) {
-  return {.kind = kind,
-          .rank = rank,
-          .reporter = reporter,
-          .text = "rank " + std::to_string(rank) + ", says " + std::to_string(reporter)};
+// Events, with blanks between them, of which each is
+//   "2=exit3"      rank 2 ends, in one of kEndings
+//   "0:lost1"      rank 0 says that rank 1 is lost, or another of kKinds; "*" is the store, or no single rank
+//   "0:lost1#6"    the same, in collective 6; "0:failed0-#3": the group survives it
+//   "overdue", "met"
+// Behind it "?": the root is to be awaited; "!": the others are to be ended. Returns what is then known.
+std::string judged(RootCause& root_cause, const std::string& line) {
+  std::istringstream events(line);
+  for (std::string event; events >> event;) {
+    const Step wanted = event.ends_with('?') ? Step::await_root : event.ends_with('!') ? Step::end_others : Step::go_on;
+    if (wanted != Step::go_on) event.pop_back();
+    const auto rank_at = [&](std::size_t at) { return event.at(at) == '*' ? -1 : event.at(at) - '0'; };
+    Step step = Step::go_on;
+    if (event == "overdue") {
+      step = root_cause.overdue();
+    } else if (event == "met") {
+      root_cause.all_have_met();
+    } else if (event.at(1) == '=') {
+      step = root_cause.ended(rank_at(0), kEndings.at(event.substr(2)));
+    } else {
+      const auto kind = event.substr(2, event.find_first_of("*0123456789", 2) - 2);
+      Cause cause{.kind = kKinds.at(kind), .rank = rank_at(2 + kind.size()), .reporter = rank_at(0)};
+      cause.ends_group = event.find('-') == std::string::npos;
+      if (const auto at = event.find('#'); at != std::string::npos) cause.sequence = std::stoi(event.substr(at + 1));
+      cause.text = "said by " + event.substr(0, 1);
+      step = root_cause.heard(cause);
+    }
+    EXPECT_EQ(step, wanted) << event << " of " << line;
+  }
+  if (!root_cause.first_failure()) return "nobody";
+  std::string text = fmt::format("rank {}, {} others, code {}", *root_cause.first_failure(), root_cause.others(),
+                                 root_cause.exit_code());
+  if (!root_cause.ending()) text += ", runs";
+  if (root_cause.cause() != nullptr) text += ", " + root_cause.cause()->text;
+  EXPECT_EQ(root_cause.own_error() != nullptr, text.ends_with(fmt::format("said by {}", *root_cause.first_failure())));
+  if (!root_cause.other_roots().empty()) text += fmt::format(", also {}", fmt::join(root_cause.other_roots(), " "));
+  if (!root_cause.circle().empty()) text += fmt::format(", circle of {}", fmt::join(root_cause.circle(), " "));
+  if (root_cause.disagreement() != nullptr) text += ", difference " + root_cause.disagreement()->text;
+  return text;
 }
 
-TEST(RootCause, TheFirstToFailIsNamedAndTheRestCounted) {
-  RootCause root_cause(4);
-  EXPECT_EQ(root_cause.ended(3, kFine), Step::go_on);
-  EXPECT_FALSE(root_cause.first_failure());
-  EXPECT_EQ(root_cause.ended(2, kKilled), Step::end_others);
-  EXPECT_EQ(root_cause.ended(0, kFailed), Step::go_on) << "said once";
-  EXPECT_EQ(root_cause.ended(1, kHeard), Step::go_on);
-  EXPECT_EQ(root_cause.first_failure(), 2);
-  EXPECT_EQ(root_cause.others(), 2) << "rank 3 had ended well before";
-  EXPECT_EQ(root_cause.exit_code(), 128 + SIGKILL);
+std::string judged(int ranks, const std::string& line) {
+  RootCause root_cause(ranks);
+  return judged(root_cause, line);
 }
 
-// Frozen for a while, or a suspended machine: it finds that the others have given it up, and that they are gone.
-TEST(RootCause, OneThatWasSilentAndGoesOnIsTheRootWhateverItSaysThen) {
-  RootCause root_cause(3);
-  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
-  EXPECT_EQ(root_cause.heard(said(0, 1, Cause::Kind::silent)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(1, 2)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kHeard), Step::go_on);
-  EXPECT_EQ(root_cause.ended(1, kHeard), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_EQ(root_cause.exit_code(), kExitPeerLost);
-}
-
-TEST(RootCause, AWitnessIsNotTheRoot) {
-  RootCause root_cause(4);
-  EXPECT_EQ(root_cause.ended(0, kHeard), Step::await_root);
-  EXPECT_EQ(root_cause.ended(3, kHeard), Step::go_on) << "waited for already";
-  EXPECT_EQ(root_cause.ended(1, kFailed), Step::end_others);
-  EXPECT_EQ(root_cause.ended(2, kHeard), Step::go_on);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_EQ(root_cause.others(), 3);
-  EXPECT_EQ(root_cause.overdue(), Step::go_on);
+TEST(RootCause, IsTheFirstThatFailedAndNoWitness) {
+  EXPECT_EQ(judged(4, "3=fine 2=killed! 0=exit3 1=exit75"), "rank 2, 2 others, code 137");
+  EXPECT_EQ(judged(4, "0=exit75? 3=exit75 1=exit3! 2=exit75 overdue"), "rank 1, 3 others, code 3");
+  EXPECT_EQ(judged(2, "0=fine 1=fine overdue"), "nobody");
+  EXPECT_EQ(judged(2, "*:silent7 7:lost8 0=fine 1=fine"), "nobody") << "of ranks that the job has not";
+  EXPECT_EQ(judged(2, "1:aborted1 0:aborted1 1=fine 0=fine"), "nobody") << "it goes on after a loss, and ends well";
 }
 
 TEST(RootCause, WithoutARootTheFirstWitnessIsNamed) {
-  RootCause late(3);
-  EXPECT_EQ(late.ended(1, kHeard), Step::await_root);
-  EXPECT_EQ(late.overdue(), Step::end_others);
-  EXPECT_EQ(late.overdue(), Step::go_on);
-  EXPECT_EQ(late.ended(0, kKilled), Step::go_on);
-  EXPECT_EQ(late.first_failure(), 1);
-  EXPECT_EQ(late.others(), 1);
-
-  RootCause nobody_left(3);  // rank 2 left early, and well
-  EXPECT_EQ(nobody_left.ended(2, kFine), Step::go_on);
-  EXPECT_EQ(nobody_left.ended(1, kHeard), Step::await_root);
-  EXPECT_EQ(nobody_left.ended(0, kHeard), Step::end_others);
-  EXPECT_EQ(nobody_left.first_failure(), 1);
-  EXPECT_EQ(nobody_left.others(), 1);
-
-  RootCause alone(1);
-  EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
+  EXPECT_EQ(judged(3, "1=exit75? overdue! overdue 0=killed"), "rank 1, 1 others, code 75");
+  EXPECT_EQ(judged(3, "2=fine 1=exit75? 0=exit75!"), "rank 1, 1 others, code 75") << "rank 2 left early, and well";
+  EXPECT_EQ(judged(1, "0=exit75!"), "rank 0, 0 others, code 75");
+  // Ranks whose calls differ blame nobody in particular.
+  EXPECT_EQ(judged(2, "1:mismatch* 0:mismatch* 1=exit1? 0=exit1!"), "rank 1, 1 others, code 1, difference said by 1");
+  EXPECT_EQ(judged(2, "0:lost1 1:timeout* *:silent0? overdue!"), "rank 1, 0 others, code 75, runs, said by 0")
+      << "it accused another and fell silent";
 }
 
 // The errors of torch's connections say that a rank was lost, but not which.
-class LostSome : public ::testing::Test {
- protected:
-  void lose(RootCause& root_cause, int rank) {
-    root_cause.heard(said(rank, -1));
-    root_cause.heard(said(rank, rank, Cause::Kind::failed));
-  }
-};
-
-TEST_F(LostSome, AndEndsFirstIsNotTheRoot) {
-  RootCause root_cause(3);
-  lose(root_cause, 0);
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
-  root_cause.heard(said(1, 1, Cause::Kind::failed));
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-}
-
-TEST_F(LostSome, NamesTheOneThatRunsOrHasLeft) {
-  RootCause hung(3);
-  for (const int rank : {0, 2}) {
-    lose(hung, rank);
-    hung.ended(rank, kCaughtAll);
-  }
-  EXPECT_EQ(hung.overdue(), Step::end_others);
-  EXPECT_EQ(hung.first_failure(), 1);
-  EXPECT_FALSE(hung.ending());
-
-  RootCause left(3);
-  left.ended(2, kFine);
-  lose(left, 0);
-  left.ended(0, kCaughtAll);
-  EXPECT_EQ(left.overdue(), Step::end_others) << "rank 1 runs too";
-  EXPECT_EQ(left.first_failure(), 2);
-  EXPECT_EQ(left.exit_code(), 1);
-}
-
-// A subgroup's error is no fault of a rank that had ended in order, or that still computes.
-TEST_F(LostSome, IsNotWhatADifferenceOrALateSubgroupSays) {
-  for (const auto kind : {Cause::Kind::mismatch, Cause::Kind::timeout, Cause::Kind::lost}) {
-    for (const bool has_left : {true, false}) {
-      RootCause root_cause(3);
-      if (has_left) root_cause.ended(2, kFine);
-      for (const int rank : {0, 1}) {
-        Cause cause = said(rank, -1, kind);
-        cause.sequence = 3;  // of the subgroup's collectives
-        root_cause.heard(cause);
-        root_cause.heard(said(rank, rank, Cause::Kind::failed));
-        root_cause.ended(rank, kCaughtAll);
-      }
-      root_cause.overdue();
-      EXPECT_EQ(root_cause.first_failure(), 0);
+TEST(RootCause, WhoLostSomeRankNamesTheOneThatRunsOrHasLeft) {
+  EXPECT_EQ(judged(3, "0:lost* 0:failed0 0=exit1? 1:failed1 1=exit1!"), "rank 1, 1 others, code 1, said by 1");
+  EXPECT_EQ(judged(3, "0:lost* 0:failed0 0=exit1? 2:lost* 2:failed2 2=exit1 overdue!"),
+            "rank 1, 2 others, code 75, runs");
+  EXPECT_EQ(judged(3, "2=fine 0:lost* 0:failed0 0=exit1? overdue!"), "rank 2, 1 others, code 1") << "rank 1 runs too";
+  EXPECT_EQ(judged(2, "0:lost* 0:failed0 0=exit1? overdue! 1:failed1 1=exit1"), "rank 1, 1 others, code 75, runs")
+      << "what it says when the launcher ends it is not the reason";
+  EXPECT_EQ(judged(2, "1:lost* 1:failed1 1=exit1? 0:lost* 0:failed0 0=exit1!"), "rank 1, 1 others, code 1, said by 1");
+  // A subgroup's error is no fault of a rank that had ended in order, or that still computes.
+  for (const char* const kind : {"mismatch", "timeout", "lost"}) {
+    for (const char* const before : {"", "2=fine "}) {
+      const auto line = fmt::format("{1}0:{0}*#3 0:failed0 0=exit1? 1:{0}*#3 1:failed1 1=exit1{2}", kind, before,
+                                    *before == '\0' ? " overdue!" : "!");
+      EXPECT_TRUE(judged(3, line).starts_with("rank 0, 1 others, code 1, said by 0")) << line;
     }
   }
 }
 
-// By the launcher's signal, say, of which its handler makes an exception.
-TEST_F(LostSome, AndWhatTheOneThatRanSaysWhenItIsEndedIsNotTheReason) {
-  RootCause root_cause(2);
-  lose(root_cause, 0);
-  root_cause.ended(0, kCaughtAll);
-  root_cause.overdue();
-  root_cause.heard(said(1, 1, Cause::Kind::failed));
-  root_cause.ended(1, kCaughtAll);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_EQ(root_cause.own_error(), nullptr);
-}
-
-TEST_F(LostSome, AreAllThereAreAndTheFirstIsNamedWithItsError) {
-  RootCause root_cause(2);
-  for (const int rank : {1, 0}) {
-    lose(root_cause, rank);
-    root_cause.ended(rank, kCaughtAll);
-  }
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  ASSERT_NE(root_cause.own_error(), nullptr);
-}
-
-TEST(RootCause, ARankThatEndedWithZeroBeforeItCameIsNamedWhenTheLauncherSaysSo) {
-  RootCause root_cause(3);
-  EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on) << "nobody waits for it yet";
-  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::left)), Step::end_others) << "though nobody has failed";
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_EQ(root_cause.exit_code(), 1);
-}
-
-TEST(RootCause, OfADifferenceThatAllRanksFoundNobodyIsTheRoot) {
-  RootCause root_cause(2);
-  EXPECT_EQ(root_cause.heard(said(1, -1, Cause::Kind::mismatch)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(0, -1, Cause::Kind::mismatch)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(-1, 0)), Step::go_on) << "its connection ended without a goodbye";
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::end_others);
-  ASSERT_NE(root_cause.disagreement(), nullptr);
-  EXPECT_EQ(root_cause.disagreement()->text, "rank -1, says 1");
-  EXPECT_EQ(root_cause.exit_code(), 1);
-}
-
-// Rank 1 throws the difference, which ends its group; rank 0, slower, loses it, and ends before it.
-TEST(RootCause, OfADifferenceNobodyIsTheRootThoughARankLostAnotherByIt) {
-  RootCause root_cause(3);
-  root_cause.heard(said(1, -1, Cause::Kind::mismatch));
-  root_cause.heard(said(2, -1, Cause::Kind::mismatch));
-  EXPECT_EQ(root_cause.heard(said(1, 1, Cause::Kind::failed)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(0, 1, Cause::Kind::failed)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(0, -1, Cause::Kind::mismatch)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::go_on);
-  EXPECT_EQ(root_cause.ended(2, kCaughtAll), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 0);
-  ASSERT_NE(root_cause.disagreement(), nullptr);
-  EXPECT_EQ(root_cause.disagreement()->text, "rank -1, says 1");
-}
-
-TEST(RootCause, AFailureBesideADifferenceIsNamed) {
-  RootCause root_cause(3);
-  root_cause.heard(said(0, -1, Cause::Kind::mismatch));
-  root_cause.heard(said(1, -1, Cause::Kind::mismatch));
-  root_cause.ended(0, kCaughtAll);
-  EXPECT_EQ(root_cause.ended(2, kKilled), Step::end_others) << "it has told of no difference";
-  EXPECT_EQ(root_cause.first_failure(), 2);
-  EXPECT_EQ(root_cause.disagreement(), nullptr);
-
-  RootCause survived(2);
-  survived.heard(said(0, -1, Cause::Kind::mismatch));
-  survived.heard(said(1, -1, Cause::Kind::mismatch));
-  survived.ended(0, kKilled);
-  survived.ended(1, kHeard);
-  EXPECT_EQ(survived.first_failure(), 0);
-  EXPECT_EQ(survived.disagreement(), nullptr) << "an end by a signal is of another kind";
+TEST(RootCause, OfADifferenceNobodyIsTheRootUnlessARankFailedByItself) {
+  EXPECT_EQ(judged(2, "1:mismatch* 0:mismatch* *:lost0 0=exit1? 1=exit1!"),
+            "rank 0, 1 others, code 1, said by *, difference said by 1")
+      << "its connection ended without a goodbye";
+  // Rank 1 throws the difference, which ends its group; rank 0, slower, loses it, and ends before it.
+  EXPECT_EQ(judged(3, "1:mismatch* 2:mismatch* 1:failed1 0:failed1 0:mismatch* 0=exit1? 1=exit1 2=exit1!"),
+            "rank 0, 2 others, code 1, difference said by 1");
+  EXPECT_EQ(judged(3, "0:mismatch* 1:mismatch* 0=exit1? 2=killed!"), "rank 2, 1 others, code 137");
+  EXPECT_EQ(judged(2, "0:mismatch* 1:mismatch* 0=killed? 1=exit75!"), "rank 0, 1 others, code 137") << "by a signal";
 }
 
 // Whatever a program makes of the error that it was thrown, its accusation came first.
 TEST(RootCause, AnyExitCodeOfARankThatAccusedAnotherIsAConsequence) {
-  for (const ExitStatus& ending : {kCaughtAll, kHeard, kKilled}) {
-    RootCause root_cause(3);
-    EXPECT_EQ(root_cause.heard(said(0, 1)), Step::go_on) << "the program may go on without its group";
-    EXPECT_EQ(root_cause.heard(said(2, 1)), Step::go_on);
-    EXPECT_EQ(root_cause.ended(0, ending), Step::await_root) << "rank 1's own end says more";
-    EXPECT_EQ(root_cause.ended(2, ending), Step::go_on);
-    EXPECT_EQ(root_cause.ended(1, kKilled), Step::end_others);
-    EXPECT_EQ(root_cause.first_failure(), 1);
-    EXPECT_EQ(root_cause.others(), 2);
-    EXPECT_THAT(root_cause.other_roots(), IsEmpty());
+  for (const char* const ending : {"exit1", "exit75", "killed"}) {
+    EXPECT_EQ(judged(3, fmt::format("0:lost1 2:lost1 0={0}? 2={0} 1=killed!", ending)),
+              "rank 1, 2 others, code 137, said by 0");
   }
 }
 
-TEST(RootCause, ARankThatStaysSilentIsNamedOnceTheOthersHaveSpoken) {
-  RootCause root_cause(3);
-  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
-  EXPECT_EQ(root_cause.heard(said(0, 1, Cause::Kind::silent)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(2, 1, Cause::Kind::silent)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(2, kCaughtAll), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_FALSE(root_cause.ending());
-  EXPECT_EQ(root_cause.ended(1, kKilled), Step::go_on) << "by the launcher";
-  EXPECT_EQ(root_cause.others(), 2);
-  EXPECT_EQ(root_cause.exit_code(), kExitPeerLost);
-  ASSERT_NE(root_cause.cause(), nullptr);
-  EXPECT_EQ(root_cause.cause()->reporter, -1);
+TEST(RootCause, AccusationsAreFollowedToWhoAccusesNobody) {
+  EXPECT_EQ(judged(4, "0:lost1 1:lost2 0=exit1? 1=exit1 overdue!"), "rank 2, 2 others, code 75, runs, said by 1");
 }
 
-TEST(RootCause, ASilentRankIsNamedAlsoWhenNobodySpeaks) {
-  RootCause root_cause(2);
-  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
-  EXPECT_EQ(root_cause.overdue(), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
+TEST(RootCause, TwoThatFailByThemselvesAreBothNamedAndACircleAsOne) {
+  EXPECT_EQ(judged(3, "0:lost1 2=exit3? 1=killed!"), "rank 1, 1 others, code 137, said by 0, also 2");
+  EXPECT_EQ(judged(3, "1:lost2 2:lost1 0:lost1 0=exit75? 1=exit75 2=exit75!"),
+            "rank 1, 2 others, code 75, said by 2, circle of 1 2");
+}
+
+TEST(RootCause, ASilentRankIsNamedOnceTheOthersHaveSpokenOrTimeIsUp) {
+  EXPECT_EQ(judged(3, "*:silent1? 0:silent1 0=exit1 2:silent1 2=exit1! 1=killed"),
+            "rank 1, 2 others, code 75, runs, said by *");
+  EXPECT_EQ(judged(2, "*:silent1? overdue!"), "rank 1, 0 others, code 75, runs, said by *");
+}
+
+// Frozen for a while, or a suspended machine: it finds that the others have given it up, and that they are gone.
+TEST(RootCause, OneThatWasSilentAndGoesOnIsTheRootWhateverItSaysThen) {
+  EXPECT_EQ(judged(3, "*:silent1? 0:silent1 1:lost2 0=exit75 1=exit75!"), "rank 1, 1 others, code 75, said by *");
 }
 
 // _exit(0) in the middle of training: in whichever order the store, the kernel and the others tell of it.
-TEST(RootCause, AnEndWithoutAGoodbyeIsTheRootAlsoWithExitCodeZero) {
-  RootCause kernel_first(2);
-  EXPECT_EQ(kernel_first.ended(1, kFine), Step::go_on);
-  EXPECT_EQ(kernel_first.heard(said(-1, 1)), Step::go_on) << "nobody has failed for it yet";
-  EXPECT_EQ(kernel_first.heard(said(0, 1)), Step::go_on);
-  EXPECT_EQ(kernel_first.ended(0, kCaughtAll), Step::end_others);
-  EXPECT_EQ(kernel_first.first_failure(), 1);
-  EXPECT_EQ(kernel_first.exit_code(), 1);
-
-  RootCause store_first(2);
-  EXPECT_EQ(store_first.heard(said(-1, 1)), Step::go_on);
-  EXPECT_EQ(store_first.heard(said(0, 1)), Step::go_on);
-  EXPECT_EQ(store_first.ended(0, kHeard), Step::await_root);
-  EXPECT_EQ(store_first.ended(1, kFine), Step::end_others);
-  EXPECT_EQ(store_first.first_failure(), 1);
-}
-
-// As programs do that end by exit(0) and leave their groups to the kernel.
-TEST(RootCause, EndsWithoutAGoodbyeThatHurtNobodyAreNoFailure) {
-  RootCause root_cause(2);
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(root_cause.ended(rank, kFine), Step::go_on);
-    EXPECT_EQ(root_cause.heard(said(-1, rank)), Step::go_on);
-  }
-  EXPECT_FALSE(root_cause.first_failure());
+TEST(RootCause, AnEndWithoutAGoodbyeIsTheRootIfItHurtsSomebody) {
+  EXPECT_EQ(judged(2, "1=fine *:lost1 0:lost1 0=exit1!"), "rank 1, 1 others, code 1, said by 0");
+  EXPECT_EQ(judged(2, "*:lost1 0:lost1 0=exit75? 1=fine!"), "rank 1, 1 others, code 1, said by 0");
+  // As programs do that end by exit(0) and leave their groups to the kernel.
+  EXPECT_EQ(judged(2, "0=fine *:lost0 1=fine *:lost1"), "nobody");
+  // A rank that ended before it came, where the others wait for it.
+  EXPECT_EQ(judged(3, "1=fine *:left1!"), "rank 1, 0 others, code 1, said by *");
 }
 
 // What ranks said of a group that they gave up says nothing of the next one.
 TEST(RootCause, AMeetingOfAllEndsWhatWasSaidBeforeIt) {
-  RootCause root_cause(3);
-  root_cause.heard(said(0, 0, Cause::Kind::aborted));
-  root_cause.heard(said(1, 0, Cause::Kind::aborted));
-  root_cause.heard(said(2, 0, Cause::Kind::aborted));
-  root_cause.all_have_met();
-  root_cause.heard(said(0, 2));
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(2, kKilled), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 2);
+  EXPECT_EQ(judged(3, "0:aborted0 1:aborted0 2:aborted0 met 0:lost2 0=exit1? 2=killed!"),
+            "rank 2, 1 others, code 137, said by 0");
 }
 
-TEST(RootCause, ARankThatAccusedAnotherAndFellSilentIsNamedWhereNobodyElseIs) {
-  RootCause root_cause(2);
-  root_cause.heard(said(0, 1));
-  root_cause.heard(said(1, -1, Cause::Kind::timeout));
-  EXPECT_EQ(root_cause.heard(said(-1, 0, Cause::Kind::silent)), Step::await_root);
-  EXPECT_EQ(root_cause.overdue(), Step::end_others);
-  EXPECT_TRUE(root_cause.first_failure());
+TEST(RootCause, ItsOwnWordCountsMoreThanAnAccusationAndIsAwaited) {
+  EXPECT_EQ(judged(2, "0:lost1 *:lost1 1:failed1 1=exit3!"), "rank 1, 0 others, code 3, said by 1");
+  // Rank 0 could not save; the others were told, caught that and ended before it did.
+  EXPECT_EQ(judged(3, "0:failed0 1=exit1? 2=exit1 0=exit3!"), "rank 0, 2 others, code 3, said by 0, also 1 2");
 }
 
-TEST(RootCause, AccusationsAreFollowedToWhoAccusesNobody) {
-  RootCause root_cause(4);
-  root_cause.heard(said(0, 1));
-  root_cause.heard(said(1, 2));
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::go_on);
-  EXPECT_EQ(root_cause.overdue(), Step::end_others) << "rank 2 has not ended";
-  EXPECT_EQ(root_cause.first_failure(), 2);
-  EXPECT_EQ(root_cause.cause()->reporter, 1);
-}
-
-TEST(RootCause, ItsOwnWordCountsMoreThanAnAccusation) {
-  RootCause root_cause(2);
-  root_cause.heard(said(0, 1));
-  root_cause.heard(said(-1, 1));
-  root_cause.heard(said(1, 1, Cause::Kind::failed));
-  EXPECT_EQ(root_cause.ended(1, kFailed), Step::end_others);
-  EXPECT_EQ(root_cause.cause()->reporter, 1);
-}
-
-// Rank 0 could not save; the others were told, caught that and ended before it did.
-TEST(RootCause, WhoSpokeOfItsOwnFailureFirstIsAwaited) {
-  RootCause root_cause(3);
-  EXPECT_EQ(root_cause.heard(said(0, 0, Cause::Kind::failed)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(2, kCaughtAll), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kFailed), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 0);
-}
-
-// It catches its failure, and so do the others, whose ends it then hears of.
+// It catches its failure, and so do the others, whose ends it then hears of: those are consequences of it for some
+// collectives, until it has come further.
 TEST(RootCause, WhoFailedFirstIsNoWitnessOfWhatFollows) {
-  Cause full = said(0, 0, Cause::Kind::failed);
-  full.ends_group = false;
-  full.sequence = 3;
-  Cause unwound = said(0, 1, Cause::Kind::failed);
-  unwound.sequence = 6;
-  RootCause root_cause(2);
-  root_cause.heard(full);
-  root_cause.heard(said(1, 1, Cause::Kind::failed));
-  root_cause.heard(unwound);
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 0);
-
-  RootCause later(2);  // it went on, and rank 1 failed long after
-  unwound.sequence = 6000;
-  later.heard(full);
-  later.heard(unwound);
-  EXPECT_EQ(later.ended(0, kCaughtAll), Step::await_root);
-  EXPECT_EQ(later.ended(1, kKilled), Step::end_others);
-  EXPECT_EQ(later.first_failure(), 1);
-}
-
-TEST(RootCause, TwoThatFailByThemselvesAreBothNamed) {
-  RootCause root_cause(3);
-  root_cause.heard(said(0, 1));
-  EXPECT_EQ(root_cause.ended(2, kFailed), Step::await_root) << "rank 1 came to attention first";
-  EXPECT_EQ(root_cause.ended(1, kKilled), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_THAT(root_cause.other_roots(), ElementsAre(2));
-}
-
-TEST(RootCause, ACircleIsNamedAsOne) {
-  RootCause root_cause(3);
-  root_cause.heard(said(1, 2));
-  root_cause.heard(said(2, 1));
-  root_cause.heard(said(0, 1));
-  EXPECT_EQ(root_cause.ended(0, kHeard), Step::await_root);
-  EXPECT_EQ(root_cause.ended(1, kHeard), Step::go_on);
-  EXPECT_EQ(root_cause.ended(2, kHeard), Step::end_others);
-  EXPECT_THAT(root_cause.circle(), ElementsAre(1, 2));
-  EXPECT_EQ(root_cause.first_failure(), 1);
-}
-
-// Ranks whose calls differ blame nobody in particular.
-TEST(RootCause, WhereNoRankIsAccusedTheFirstToEndIsNamed) {
-  RootCause root_cause(2);
-  root_cause.heard(said(1, -1, Cause::Kind::mismatch));
-  root_cause.heard(said(0, -1, Cause::Kind::mismatch));
-  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::await_root);
-  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::end_others);
-  EXPECT_EQ(root_cause.first_failure(), 1);
-  EXPECT_EQ(root_cause.exit_code(), 1);
-}
-
-TEST(RootCause, RanksThatTheJobHasNotAreNobodys) {
-  RootCause root_cause(2);
-  EXPECT_EQ(root_cause.heard(said(-1, 7, Cause::Kind::silent)), Step::go_on);
-  EXPECT_EQ(root_cause.heard(said(7, 8)), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kFine), Step::go_on);
-  EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on);
-  EXPECT_FALSE(root_cause.first_failure());
-}
-
-TEST(RootCause, AJobThatGoesOnAfterALossMayEndWell) {
-  RootCause root_cause(2);
-  root_cause.heard(said(1, 1, Cause::Kind::aborted));
-  root_cause.heard(said(0, 1, Cause::Kind::aborted));
-  EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on);
-  EXPECT_EQ(root_cause.ended(0, kFine), Step::go_on);
-  EXPECT_FALSE(root_cause.first_failure());
+  EXPECT_EQ(judged(2, "0:failed0-#3 1:failed1 0:failed1#11 1=exit1? 0=exit1!"),
+            "rank 0, 1 others, code 1, said by 0, also 1");
+  EXPECT_EQ(judged(2, "0:failed0-#3 0:failed1#12 0=exit1? 1=killed!"), "rank 1, 1 others, code 137, said by 0");
 }
 
 TEST(RootCause, TheRootIsAwaitedEvenWithoutAGracePeriodAndASilentOneForLess) {
   using namespace std::chrono_literals;
   RootCause root_cause(2);
-  root_cause.ended(0, kHeard);
+  judged(root_cause, "0=exit75?");
   const auto of_a_root = root_cause.patience(0ms);
   EXPECT_GE(of_a_root, 500ms);
   EXPECT_EQ(root_cause.patience(1h), 1h);
-  root_cause.heard(said(-1, 1, Cause::Kind::silent));
+  judged(root_cause, "*:silent1!");
   EXPECT_LT(root_cause.patience(1h), of_a_root);
-}
-
-TEST(RootCause, NobodyIsNamedWhenAllEndWell) {
-  RootCause root_cause(2);
-  EXPECT_EQ(root_cause.ended(0, kFine), Step::go_on);
-  EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on);
-  EXPECT_EQ(root_cause.overdue(), Step::go_on);
-  EXPECT_FALSE(root_cause.first_failure());
 }
 
 }  // namespace
