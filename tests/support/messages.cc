@@ -25,6 +25,7 @@ std::string stable(const std::string& text) {
   std::string out = std::regex_replace(text, std::regex(R"(\(host [^()]*, pid \d+\))"), "(...)");
   out = std::regex_replace(out, std::regex(R"(\belapsed \S+ s\b)"), "elapsed T s");
   out = std::regex_replace(out, std::regex(R"(\b127\.0\.0\.1:\d+)"), "127.0.0.1:PORT");
+  out = std::regex_replace(out, std::regex(R"([^\s']*/lockstep-test-\w{6}\b)"), "FOLDER");
   out = std::regex_replace(out, std::regex(R"([ \n]+(\n|$))"), "$1");
   return out.substr(0, out.find_last_not_of('\n') + 1);
 }
