@@ -13,11 +13,13 @@
 #include "runtime/comm/single.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::group_watch_test {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_message;
 using lockstep::testing::expect_text;
 using membership::MemberEvent;
 using What = Consequence::Kind;
@@ -30,71 +32,62 @@ MemberEvent of_store(MemberEvent::Kind kind, bool host_answers = true) {
           .host_answers = host_answers};
 }
 
-TEST(ConsequenceOf, ALossASilenceAndAFailureOfARank) {
-  for (const auto kind : {MemberEvent::Kind::lost, MemberEvent::Kind::silent, MemberEvent::Kind::failed}) {
-    const auto consequence = consequence_of({.kind = kind, .cause = {.rank = 2, .text = "rank 2 ..."}, .number = 1},
-                                            StoreHost::rank_zero, 1, false);
-    EXPECT_EQ(consequence.kind, What::fail);
-    EXPECT_EQ(consequence.cause.rank, 2);
-    EXPECT_EQ(consequence.cause.text, "rank 2 ...");
+struct Befallen {
+  const char* what;
+  MemberEvent event;
+  StoreHost store_host;
+  int rank;
+  bool host_has_left;
+  What wanted;
+};
+
+TEST(ConsequenceOf, WhatBefallsARankOrTheStore) {
+  using Kind = MemberEvent::Kind;
+  const auto of_rank = [](Kind kind, int rank) -> MemberEvent {
+    return {.kind = kind, .cause = {.rank = rank, .text = "rank ..."}};
+  };
+  MemberEvent of_relay = of_store(Kind::store_silent), nameless = of_store(Kind::store_lost);
+  of_relay.is_of_relay = true;
+  nameless.host.reset();
+  constexpr auto kRankZero = StoreHost::rank_zero, kLauncher = StoreHost::launcher;
+  const Befallen cases[] = {
+      {"lost", of_rank(Kind::lost, 2), kRankZero, 1, false, What::fail},
+      {"silent", of_rank(Kind::silent, 2), kRankZero, 1, false, What::fail},
+      {"failed", of_rank(Kind::failed, 2), kRankZero, 1, false, What::fail},
+      {"silent itself", of_rank(Kind::silent, 1), kRankZero, 1, false, What::fail},
+      {"left", of_rank(Kind::left, 2), kRankZero, 1, false, What::none},
+      {"rank 0's store is lost", of_store(Kind::store_lost), kRankZero, 1, false, What::fail},
+      {"rank 0's store is silent", of_store(Kind::store_silent), kRankZero, 1, false, What::fail},
+      {"rank 0 has left", of_store(Kind::store_lost), kRankZero, 1, true, What::none},
+      {"its own store", of_store(Kind::store_silent), kRankZero, 0, false, What::none},
+      {"the launcher's store is lost", of_store(Kind::store_lost), kLauncher, 1, true, What::fail},
+      {"the launcher's host is silent", of_store(Kind::store_silent, false), kLauncher, 1, false, What::fail},
+      // A launcher that is stopped harms nobody.
+      {"the launcher is silent", of_store(Kind::store_silent, true), kLauncher, 1, false, What::warn},
+      {"this host's launcher is silent", of_relay, kLauncher, 1, false, What::warn},
+      {"the launcher answers", of_store(Kind::store_answers), kLauncher, 1, false, What::warn},
+      {"a nameless launcher", nameless, kLauncher, 1, false, What::fail}};
+  for (const Befallen& one : cases) {
+    SCOPED_TRACE(one.what);
+    const Consequence consequence = consequence_of(one.event, one.store_host, one.rank, one.host_has_left);
+    EXPECT_EQ(consequence.kind, one.wanted);
+    if (one.wanted == What::none) continue;
+    if (one.event.cause.rank >= 0) {
+      EXPECT_EQ(consequence.cause, one.event.cause);
+      continue;
+    }
+    EXPECT_EQ(consequence.cause.rank, one.store_host == kRankZero ? 0 : -1);
+    EXPECT_EQ(consequence.cause.reporter, one.rank);
+    EXPECT_EQ(consequence.cause.pid, one.event.host ? 100 : 0);
+    expect_message("comm", one.what, consequence.cause.text);
   }
 }
 
-TEST(ConsequenceOf, AGoodbyeIsNone) {
-  EXPECT_EQ(
-      consequence_of({.kind = MemberEvent::Kind::left, .cause = {.rank = 2}}, StoreHost::rank_zero, 1, false).kind,
-      What::none);
+MemberEvent loss_of(int rank, const std::string& text) {
+  return {
+      .kind = MemberEvent::Kind::lost, .cause = {.kind = Cause::Kind::lost, .rank = rank, .text = text}, .number = 1};
 }
-
-TEST(ConsequenceOf, OnesOwnSilenceKeepsItsCause) {
-  const auto consequence = consequence_of(
-      {.kind = MemberEvent::Kind::silent, .cause = {.rank = 1, .text = "rank 1 ..."}}, StoreHost::rank_zero, 1, false);
-  EXPECT_EQ(consequence.kind, What::fail);
-  EXPECT_EQ(consequence.cause.text, "rank 1 ...");
-}
-
-TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
-  for (const auto kind : {MemberEvent::Kind::store_lost, MemberEvent::Kind::store_silent}) {
-    const auto consequence = consequence_of(of_store(kind), StoreHost::rank_zero, 1, false);
-    EXPECT_EQ(consequence.kind, What::fail);
-    EXPECT_EQ(consequence.cause.rank, 0);
-    EXPECT_EQ(consequence.cause.text,
-              "rank 0 (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
-    EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 1, true).kind, What::none) << "it has left";
-    EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 0, false).kind, What::none) << "its own";
-  }
-}
-
-TEST(ConsequenceOf, ARelayInTheLauncherOfThisHost) {
-  auto event = of_store(MemberEvent::Kind::store_silent);
-  event.is_of_relay = true;
-  const auto stopped = consequence_of(event, StoreHost::launcher, 1, false);
-  EXPECT_EQ(stopped.kind, What::warn) << "a launcher that is stopped harms nobody";
-  EXPECT_EQ(stopped.cause.text,
-            "the launcher of this host (host n1, pid 100), which has this rank's membership at 10.0.0.7:29400, stopped "
-            "answering; the job continues, but until it answers again the loss of a rank may be found late");
-}
-
-TEST(ConsequenceOf, AStoreThatALauncherHosts) {
-  const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost), StoreHost::launcher, 1, true);
-  EXPECT_EQ(lost.kind, What::fail);
-  EXPECT_EQ(lost.cause.rank, -1);
-  EXPECT_EQ(lost.cause.text,
-            "the launcher (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, false), StoreHost::launcher, 1, false).kind,
-            What::fail);
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, true), StoreHost::launcher, 1, false).kind,
-            What::warn)
-      << "a launcher that is stopped harms nobody";
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_answers), StoreHost::launcher, 1, false).kind, What::warn);
-}
-
-TEST(ConsequenceOf, AHostOfTheStoreThatDidNotSayWhoItIs) {
-  MemberEvent event = of_store(MemberEvent::Kind::store_lost);
-  event.host.reset();
-  EXPECT_EQ(consequence_of(event, StoreHost::launcher, 1, false).cause.text,
-            "the launcher (a process that did not say), which hosts the store at 10.0.0.7:29400, stopped answering");
-}
+MemberEvent end_of(int rank) { return {.kind = MemberEvent::Kind::left, .cause = {.rank = rank}, .number = 3}; }
 
 std::shared_ptr<ProcessGroup> single() {
   GroupContext context;
@@ -117,16 +110,16 @@ TEST(GroupWatch, FailsTheGroupWithTheFirstCause) {
   const auto group = single();
   watch.attach(*group);
   EXPECT_EQ(failure_of(*group), "none");
-  watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 2}});
+  watch.take(end_of(2));
   EXPECT_EQ(failure_of(*group), "none");
-  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
+  watch.take(loss_of(2, "the first"));
   watch.take({.kind = MemberEvent::Kind::failed, .cause = {.rank = 0, .text = "the second"}, .number = 2});
   EXPECT_EQ(failure_of(*group), "the first");
 }
 
 TEST(GroupWatch, WhatCameBeforeTheGroupFailsItAsSoonAsItIsThere) {
   GroupWatch watch(StoreHost::rank_zero, 1);
-  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
+  watch.take(loss_of(2, "the first"));
   watch.take(of_store(MemberEvent::Kind::store_lost));
   const auto group = single();
   watch.attach(*group);
@@ -139,7 +132,7 @@ TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
   watch.attach(*group);
   watch.detach(*group);
   group.reset();
-  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "late"}, .number = 1});
+  watch.take(loss_of(2, "late"));
   EXPECT_EQ(watch.position().sequence, 0);
 }
 
@@ -157,17 +150,12 @@ TEST(GroupWatch, AGroupWithinTheJobsFailsWithItsOwnRanks) {
   const auto part = part_of_job();
   watch.attach(*job);
   watch.attach(*part);
-  const auto lose = [&](int rank, const std::string& text) {
-    watch.take({.kind = MemberEvent::Kind::lost,
-                .cause = {.kind = Cause::Kind::lost, .rank = rank, .text = text},
-                .number = 1});
-  };
-  lose(2, "rank 2 is lost");
+  watch.take(loss_of(2, "rank 2 is lost"));
   EXPECT_EQ(failure_of(*job), "rank 2 is lost");
   EXPECT_EQ(failure_of(*part), "none");
   const auto later = part_of_job();
   watch.attach(*later);
-  lose(3, "rank 3 is lost");
+  watch.take(loss_of(3, "rank 3 is lost"));
   EXPECT_EQ(failure_of(*job), "rank 2 is lost");
   EXPECT_EQ(failure_of(*part), "group 'odd' (ranks 1 and 3): rank 3 is lost");
   EXPECT_EQ(failure_of(*later), "group 'odd' (ranks 1 and 3): rank 3 is lost");
@@ -176,7 +164,7 @@ TEST(GroupWatch, AGroupWithinTheJobsFailsWithItsOwnRanks) {
 }
 
 // What ended the job's group is no end of a rank.
-TEST(GroupWatch, AGroupWithinTheJobsOutlivesItsTimeoutsAndMismatches) {
+TEST(GroupWatch, AGroupWithinTheJobsOutlivesItsTimeoutsAndMismatchesNotItsStore) {
   GroupWatch watch(StoreHost::launcher, 1);
   const auto part = part_of_job();
   watch.attach(*part);
@@ -187,14 +175,11 @@ TEST(GroupWatch, AGroupWithinTheJobsOutlivesItsTimeoutsAndMismatches) {
   EXPECT_NO_THROW(watch.check(&part->roster()));
   watch.take({.kind = MemberEvent::Kind::failed, .cause = {.kind = Cause::Kind::failed, .rank = 3, .text = "threw"}});
   EXPECT_EQ(failure_of(*part), "group 'odd' (ranks 1 and 3): threw");
-}
-
-TEST(GroupWatch, TheLossOfTheStoreFailsEveryGroup) {
-  GroupWatch watch(StoreHost::launcher, 1);
-  const auto part = part_of_job();
-  watch.attach(*part);
-  watch.take(of_store(MemberEvent::Kind::store_lost));
-  expect_text(failure_of(*part), {"group 'odd' (ranks 1 and 3): the launcher (host n1, pid 100), which hosts"});
+  GroupWatch watch_of_store(StoreHost::launcher, 1);
+  const auto later = part_of_job();
+  watch_of_store.attach(*later);
+  watch_of_store.take(of_store(MemberEvent::Kind::store_lost));
+  expect_text(failure_of(*later), {"group 'odd' (ranks 1 and 3): the launcher (host n1, pid 100), which hosts"});
 }
 
 // The job's group says how far the rank is; the step may be another's.
@@ -213,37 +198,28 @@ TEST(GroupWatch, TellsTheStepOfWhicheverGroupTrains) {
   EXPECT_EQ(watch.position().step, 17) << "what it was at";
 }
 
-TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
-  GroupWatch watch(StoreHost::rank_zero, 1);
-  const auto group = single();
-  watch.attach(*group);
-  watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 0}, .number = 3});
-  watch.take(of_store(MemberEvent::Kind::store_lost));
-  EXPECT_EQ(failure_of(*group), "none");
-}
-
 // A connection of this rank's may see the store's end before the link does, which knows why.
 TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
   GroupWatch watch(StoreHost::rank_zero, 1);
   EXPECT_NO_THROW(watch.check_after_loss()) << "there is no link to wait for";
   watch.begin({});
-  std::thread link([&] {
-    watch.take(
-        {.kind = MemberEvent::Kind::failed, .cause = {.rank = 0, .text = "rank 0 has no disk left"}, .number = 1});
-  });
+  std::thread link([&] { watch.take(loss_of(0, "rank 0 has no disk left")); });
   EXPECT_EQ(error_of<PeerLost>([&] { watch.check_after_loss(); }), "rank 0 has no disk left");
   link.join();
 }
 
-TEST(GroupWatch, AStoreThatMayEndIsNoLossOfARank) {
+TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
   GroupWatch watch(StoreHost::rank_zero, 1);
+  const auto group = single();
+  watch.attach(*group);
   watch.begin({});
   std::thread link([&] {
-    watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 0}, .number = 3});
+    watch.take(end_of(0));
     watch.take(of_store(MemberEvent::Kind::store_lost));
   });
   EXPECT_NO_THROW(watch.check_after_loss());
   link.join();
+  EXPECT_EQ(failure_of(*group), "none");
 }
 
 // A group that has no memory, or no descriptor, for its own failure.
@@ -268,7 +244,7 @@ TEST(GroupWatch, AGroupThatCantBeFailedKeepsNoOtherFromItsFailureAndEnds) {
   GroupWatch watch(StoreHost::rank_zero, 1);
   watch.attach(unable);
   watch.attach(*group);
-  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "rank 2 is lost"}, .number = 1});
+  watch.take(loss_of(2, "rank 2 is lost"));
   EXPECT_EQ(failure_of(*group), "rank 2 is lost");
   watch.detach(unable);
 }

@@ -38,6 +38,20 @@ class InitProcessGroup : public ::testing::Test {
     }
   }
 
+  // Each rank as a thread, with a group of its own.
+  template <typename OnRank>
+  static void on_ranks(int size, const std::string& backend, OnRank on_rank) {
+    const std::string url = "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() +
+                            "?world_size=" + std::to_string(size) + "&rank=";
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        on_rank(init_process_group({.backend = backend, .init_method = url + std::to_string(rank), .timeout = 30s}),
+                rank);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
   static void expect_sum(ProcessGroup& group) {
     float value = static_cast<float>(group.rank() + 1);
     group.all_reduce({&value, 1, DType::f32, group.device()}).wait();
@@ -63,20 +77,13 @@ TEST_F(InitProcessGroup, ThePytorchWayWithAWorldOfOne) {
 }
 
 TEST_F(InitProcessGroup, FourRanksOverTcp) {
-  const std::string url =
-      "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() + "?world_size=4&rank=";
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 4; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto group = init_process_group({.init_method = url + std::to_string(rank), .timeout = 30s});
-      EXPECT_EQ(group->rank(), rank);
-      EXPECT_EQ(group->size(), 4);
-      EXPECT_EQ(group->backend(), "shm");
-      EXPECT_EQ(group->roster()[3].local_rank, 3);
-      expect_sum(*group);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  on_ranks(4, "auto", [](const std::shared_ptr<ProcessGroup>& group, int rank) {
+    EXPECT_EQ(group->rank(), rank);
+    EXPECT_EQ(group->size(), 4);
+    EXPECT_EQ(group->backend(), "shm");
+    EXPECT_EQ(group->roster()[3].local_rank, 3);
+    expect_sum(*group);
+  });
   EXPECT_EQ(intra_op_threads(), std::max(1, allowed_cores() / 4));
 }
 
@@ -104,40 +111,27 @@ TEST_F(InitProcessGroup, WhatIsWrongIsSaidBeforeAnybodyIsWaitedFor) {
 // What a group reads of the environment later is what it was at the start: another thread of the program may be in
 // setenv() by then, which moves what readers look at.
 TEST_F(InitProcessGroup, TheEnvironmentIsReadAtTheStartAlone) {
-  const std::string url =
-      "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() + "?world_size=2&rank=";
   std::barrier started(2);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto group =
-          init_process_group({.backend = "tcp", .init_method = url + std::to_string(rank), .timeout = 30s});
-      started.arrive_and_wait();
-      if (rank == 0) {
-        ::setenv("GLOO_SOCKET_IFNAME", "no-such-interface", 1);
-        ::setenv("LOCKSTEP_PORT_RANGE", "no-range", 1);
-      }
-      started.arrive_and_wait();
-      expect_sum(*group->new_group({0, 1}));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  on_ranks(2, "tcp", [&](const std::shared_ptr<ProcessGroup>& group, int rank) {
+    started.arrive_and_wait();
+    if (rank == 0) {
+      ::setenv("GLOO_SOCKET_IFNAME", "no-such-interface", 1);
+      ::setenv("LOCKSTEP_PORT_RANGE", "no-range", 1);
+    }
+    started.arrive_and_wait();
+    expect_sum(*group->new_group({0, 1}));
+  });
   ::unsetenv("GLOO_SOCKET_IFNAME");
   ::unsetenv("LOCKSTEP_PORT_RANGE");
 }
 
-TEST_F(InitProcessGroup, OmpNumThreadsDecides) {
-  set_intra_op_threads(3);
-  ::setenv("OMP_NUM_THREADS", "3", 1);
-  const auto group = init_process_group();
-  EXPECT_EQ(intra_op_threads(), 3);
-}
-
-TEST_F(InitProcessGroup, OmpNumThreadsThatIsNoNumberDecidesNothing) {
-  set_intra_op_threads(allowed_cores() + 1);
-  ::setenv("OMP_NUM_THREADS", "banana", 1);
-  const auto group = init_process_group();
-  EXPECT_EQ(intra_op_threads(), allowed_cores());
+TEST_F(InitProcessGroup, OmpNumThreadsDecidesIfItIsANumber) {
+  for (const auto& [value, wanted] : {std::pair{"3", 3}, {"banana", allowed_cores()}}) {
+    set_intra_op_threads(value[0] == '3' ? 3 : allowed_cores() + 1);
+    ::setenv("OMP_NUM_THREADS", value, 1);
+    const auto group = init_process_group();
+    EXPECT_EQ(intra_op_threads(), wanted) << value;
+  }
 }
 
 }  // namespace

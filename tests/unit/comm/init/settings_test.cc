@@ -53,57 +53,56 @@ TEST(InitSettings, RankAndWorldSizeFromArgumentsOrUrl) {
 }
 
 TEST(InitSettings, Devices) {
-  EXPECT_EQ(resolve({.device = "cpu"}, {}).device, DeviceId{});
-  EXPECT_EQ(resolve({}, {}).device, DeviceId{});
-  const InitSettings given = resolve({.device = "cuda:1"}, {});
-  EXPECT_EQ(given.device, (DeviceId{DeviceKind::cuda, 1}));
-  EXPECT_FALSE(given.device_by_local_rank);
-  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_DEVICE", value}}); };
-  const Environment wish = with("cuda");
-  EXPECT_TRUE(resolve({}, wish).device_by_local_rank);
-  EXPECT_EQ(resolve({}, wish).device.kind, DeviceKind::cuda);
-  EXPECT_EQ(resolve({.device = "cpu"}, wish).device, DeviceId{});
-  EXPECT_TRUE(resolve({.backend = "nccl"}, {}).device_by_local_rank);
-  EXPECT_EQ(resolve({.backend = "nccl", .device = "cpu"}, {}).device, DeviceId{});
-  for (const InitSettings& open : {resolve({.device = "auto"}, {}), resolve({}, with("auto"))}) {
-    EXPECT_TRUE(open.device_is_auto);
-    EXPECT_EQ(open.device, DeviceId{});
+  enum class Choice { given, by_local_rank, open };
+  struct Case {
+    InitOptions options;
+    const char* variable;
+    Choice choice;
+    DeviceId wanted = {};
+  };
+  const Case cases[] = {{{.device = "cpu"}, "", Choice::given},
+                        {{}, "", Choice::given},
+                        {{.device = "cuda:1"}, "", Choice::given, {DeviceKind::cuda, 1}},
+                        {{}, "cuda", Choice::by_local_rank, {DeviceKind::cuda, 0}},
+                        {{.device = "cpu"}, "cuda", Choice::given},
+                        {{.backend = "nccl"}, "", Choice::by_local_rank, {DeviceKind::cuda, 0}},
+                        {{.backend = "nccl", .device = "cpu"}, "", Choice::given},
+                        {{.backend = "nccl", .device = "auto"}, "", Choice::by_local_rank, {DeviceKind::cuda, 0}},
+                        {{.device = "auto"}, "", Choice::open},
+                        {{}, "auto", Choice::open},
+                        {{.device = "cpu"}, "auto", Choice::given}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.options.backend + ", " + one.options.device + ", " + one.variable);
+    const InitSettings settings = resolve(one.options, with("LOCKSTEP_DEVICE", one.variable));
+    EXPECT_EQ(settings.device, one.wanted);
+    EXPECT_EQ(settings.device_by_local_rank, one.choice == Choice::by_local_rank);
+    EXPECT_EQ(settings.device_is_auto, one.choice == Choice::open);
   }
-  EXPECT_FALSE(resolve({.device = "cpu"}, with("auto")).device_is_auto);
-  EXPECT_TRUE(resolve({.backend = "nccl", .device = "auto"}, {}).device_by_local_rank);
-  EXPECT_THROW(resolve({}, with("gpu")), InvalidArgument);
   EXPECT_THROW(resolve({.device = "tpu"}, {}), InvalidArgument);
 }
 
-TEST(InitSettings, Liveness) {
-  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_LIVENESS", value}}); };
+void expect_refused(const char* variable, std::initializer_list<const char*> values) {
+  for (const char* value : values) {
+    EXPECT_THROW(resolve({}, with(variable, value)), InvalidArgument) << variable << "=" << value;
+  }
+}
+
+TEST(InitSettings, LivenessHangTimeoutAndRelayOfVariables) {
+  const auto of = [](const char* variable, const char* value) { return resolve({}, with(variable, value)); };
   EXPECT_TRUE(resolve({}, {}).detect_silence);
-  EXPECT_TRUE(resolve({}, with("on")).detect_silence);
-  EXPECT_FALSE(resolve({}, with("off")).detect_silence);
-  EXPECT_EQ(resolve({}, with("on")).silence, std::chrono::seconds(2));
-  EXPECT_EQ(resolve({}, with("7.5")).silence, std::chrono::milliseconds(7500));
-  for (const auto* value : {"OFF", "0", "1.9", "-5", "5s", "false", "maybe", " off"}) {
-    EXPECT_THROW(resolve({}, with(value)), InvalidArgument) << value;
-  }
-}
-
-TEST(InitSettings, HangTimeout) {
-  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_HANG_TIMEOUT", value}}); };
-  EXPECT_EQ(resolve({}, {}).hang_timeout.count(), 0);
-  EXPECT_EQ(resolve({}, with("off")).hang_timeout.count(), 0);
-  EXPECT_EQ(resolve({}, with("2")).hang_timeout.count(), 2000);
-  EXPECT_EQ(resolve({}, with("90.5")).hang_timeout.count(), 90500);
-  for (const auto* value : {"0", "1.9", "-5", "on", "5s"}) {
-    EXPECT_THROW(resolve({}, with(value)), InvalidArgument) << value;
-  }
-}
-
-TEST(InitSettings, RelayOfMembership) {
-  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_MEMBERSHIP", value}}); };
+  EXPECT_TRUE(of("LOCKSTEP_LIVENESS", "on").detect_silence);
+  EXPECT_FALSE(of("LOCKSTEP_LIVENESS", "off").detect_silence);
+  EXPECT_EQ(of("LOCKSTEP_LIVENESS", "on").silence, 2s);
+  EXPECT_EQ(of("LOCKSTEP_LIVENESS", "7.5").silence, 7500ms);
+  expect_refused("LOCKSTEP_LIVENESS", {"OFF", "0", "1.9", "-5", "5s", "false", "maybe", " off"});
+  EXPECT_EQ(resolve({}, {}).hang_timeout, 0s);
+  EXPECT_EQ(of("LOCKSTEP_HANG_TIMEOUT", "off").hang_timeout, 0s);
+  EXPECT_EQ(of("LOCKSTEP_HANG_TIMEOUT", "2").hang_timeout, 2s);
+  EXPECT_EQ(of("LOCKSTEP_HANG_TIMEOUT", "90.5").hang_timeout, 90500ms);
+  expect_refused("LOCKSTEP_HANG_TIMEOUT", {"0", "1.9", "-5", "on", "5s"});
   EXPECT_FALSE(resolve({}, {}).relay);
-  EXPECT_FALSE(resolve({}, with("")).relay);
-  EXPECT_EQ(resolve({}, with("127.0.0.1:7000")).relay, (net::HostPort{"127.0.0.1", 7000}));
-  EXPECT_THROW(resolve({}, with("here")), InvalidArgument);
+  EXPECT_EQ(of("LOCKSTEP_MEMBERSHIP", "127.0.0.1:7000").relay, (net::HostPort{"127.0.0.1", 7000}));
+  expect_refused("LOCKSTEP_MEMBERSHIP", {"here"});
 }
 
 TEST(StartLine, SaysWhoHowWhereAndWithWhat) {

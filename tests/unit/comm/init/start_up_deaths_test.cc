@@ -4,16 +4,17 @@
 //
 // The one that dies is a process of its own, which ends itself with SIGKILL at a given step of its join(). The others
 // are threads here, in init_process_group. A limit here is that of a test that hangs.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <map>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
@@ -24,24 +25,22 @@
 #include "runtime/rendezvous/meeting/owned_store.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::start_up_deaths_test {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using lockstep::testing::expect_text;
 
 constexpr int kRanks = 3;
 
 // The steps of join(), in order.
 enum class Step { registers, claims, is_counted, reads_the_verdict };
 
-std::string name_of(const ::testing::TestParamInfo<Step>& step) {
-  return std::map<Step, std::string>{{Step::registers, "BeforeItRegisters"},
-                                     {Step::claims, "BeforeItsClaim"},
-                                     {Step::is_counted, "BeforeItIsCounted"},
-                                     {Step::reads_the_verdict, "BeforeItReadsTheVerdict"}}[step.param];
+std::string name_of(const ::testing::TestParamInfo<std::tuple<int, Step>>& info) {
+  const char* const names[] = {"BeforeItRegisters", "BeforeItsClaim", "BeforeItIsCounted", "BeforeItReadsTheVerdict"};
+  return "Rank" + std::to_string(std::get<0>(info.param)) + names[static_cast<int>(std::get<1>(info.param))];
 }
 
 [[noreturn]] void die() {
@@ -103,88 +102,61 @@ void live_until(Step last, int rank, const net::HostPort& address) {
       });
 }
 
-class RankThatDies : public ::testing::TestWithParam<Step> {
- protected:
-  // Before there is a thread.
-  void start(int rank) {
-    address_ = net::local_address(net::tcp_listen({"127.0.0.1", 0}).get());
-    pid_ = ::fork();
-    ASSERT_GE(pid_, 0);
-    if (pid_ == 0) {
-      try {
-        live_until(GetParam(), rank, address_);
-        std::fputs("it has lived on\n", stderr);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "it failed before it died: %s\n", error.what());
-      }
-      ::_exit(1);
-    }
-  }
-  void expect_death() const {
-    int status = 0;
-    ASSERT_EQ(::waitpid(pid_, &status, 0), pid_);
-    EXPECT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
-  }
-  // What init_process_group throws, or "a group".
-  std::string outcome_of(int rank) const {
-    const std::string url = "tcp://" + address_.to_string() + "?world_size=3&rank=" + std::to_string(rank);
-    try {
-      const auto group = init_process_group({.init_method = url, .timeout = 60s});
-      group->barrier().wait();
-      return "a group";
-    } catch (const PeerLost& error) {
-      return std::string("PeerLost: ") + error.what();
-    } catch (const std::exception& error) {
-      return std::string("another error: ") + error.what();
-    }
-  }
-  void start_other(int rank) {
-    threads_[rank] = std::thread([this, rank] { outcomes_[static_cast<std::size_t>(rank)] = outcome_of(rank); });
-  }
-  void join_others() {
-    for (auto& [rank, thread] : threads_) thread.join();
-  }
-
-  net::HostPort address_;
-  pid_t pid_ = -1;
-  std::map<int, std::thread> threads_;
-  std::array<std::string, kRanks> outcomes_;
-};
-
-TEST_P(RankThatDies, IsNamedToTheOthersOrMayBeStartedAgain) {
-  start(1);
-  start_other(0);
-  start_other(2);
-  expect_death();
-  if (GetParam() == Step::registers) start_other(1);
-  join_others();
-  for (const int rank : {0, 2}) {
-    if (GetParam() == Step::registers) {
-      EXPECT_EQ(outcomes_[static_cast<std::size_t>(rank)], "a group");
-    } else {
-      EXPECT_THAT(outcomes_[static_cast<std::size_t>(rank)],
-                  AllOf(HasSubstr("PeerLost: "), HasSubstr("rank 1 (host "), HasSubstr(std::to_string(pid_))))
-          << "rank " << rank;
-    }
-  }
+// What init_process_group throws, or "a group".
+std::string outcome_of(int rank, const net::HostPort& address) {
+  const std::string url = "tcp://" + address.to_string() + "?world_size=3&rank=" + std::to_string(rank);
+  return lockstep::testing::outcome_of([&] {
+    const auto group = init_process_group({.init_method = url, .timeout = 60s});
+    group->barrier().wait();
+  });
 }
 
-TEST_P(RankThatDies, IsNamedToTheOthersIfItHostsTheStore) {
-  start(0);
-  start_other(1);
-  start_other(2);
-  expect_death();
-  join_others();
-  for (const int rank : {1, 2}) {
-    EXPECT_THAT(outcomes_[static_cast<std::size_t>(rank)],
-                AllOf(HasSubstr("PeerLost: "), HasSubstr("rank 0 (host "), HasSubstr(std::to_string(pid_)),
-                      HasSubstr("which hosts the store at " + address_.to_string())))
-        << "rank " << rank;
+class RankThatDies : public ::testing::TestWithParam<std::tuple<int, Step>> {};
+
+TEST_P(RankThatDies, IsNamedToTheOthersOrMayBeStartedAgain) {
+  const auto [dying, last] = GetParam();
+  const net::HostPort address = net::local_address(net::tcp_listen({"127.0.0.1", 0}).get());
+  // Before there is a thread.
+  const pid_t pid = ::fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    try {
+      live_until(last, dying, address);
+      std::fputs("it has lived on\n", stderr);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "it failed before it died: %s\n", error.what());
+    }
+    ::_exit(1);
+  }
+  std::array<std::string, kRanks> outcomes;
+  std::map<int, std::thread> threads;
+  const auto start = [&](int rank) {
+    threads[rank] = std::thread([&, rank] { outcomes[static_cast<std::size_t>(rank)] = outcome_of(rank, address); });
+  };
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank != dying) start(rank);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
+  const bool has_left_no_trace = dying != 0 && last == Step::registers;
+  if (has_left_no_trace) start(dying);
+  for (auto& [rank, thread] : threads) thread.join();
+  for (const auto& [rank, thread] : threads) {
+    const std::string& outcome = outcomes[static_cast<std::size_t>(rank)];
+    if (has_left_no_trace) {
+      EXPECT_EQ(outcome, "nothing") << "rank " << rank;
+      continue;
+    }
+    expect_text(outcome, {"PeerLost: ", "rank " + std::to_string(dying) + " (host ", std::to_string(pid)});
+    if (dying == 0) expect_text(outcome, {"which hosts the store at " + address.to_string()});
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(AtStart, RankThatDies,
-                         ::testing::Values(Step::registers, Step::claims, Step::is_counted, Step::reads_the_verdict),
+                         ::testing::Combine(::testing::Values(0, 1),
+                                            ::testing::Values(Step::registers, Step::claims, Step::is_counted,
+                                                              Step::reads_the_verdict)),
                          name_of);
 
 }  // namespace

@@ -24,13 +24,25 @@ namespace {
 using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 
+using Request = std::function<void()>;
+const std::vector<std::string> kNever = {"never"};
+
+void lose_rank_1(GroupWatch& watch) {
+  watch.take(
+      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+}
+void expect_loss(const Request& request) { EXPECT_EQ(error_of<PeerLost>(request), "rank 1 is lost"); }
+
+// Each request on a thread of its own, until `then` has been called.
+void expect_losses(const std::vector<Request>& requests, const Request& then) {
+  std::vector<std::thread> callers;
+  for (const Request& request : requests) callers.emplace_back([&] { expect_loss(request); });
+  then();
+  for (std::thread& caller : callers) caller.join();
+}
+
 class WatchedStores : public ::testing::Test {
  protected:
-  void lose_rank_1() {
-    watch_->take(
-        {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  }
-
   std::shared_ptr<store::HashStore> inner_ = std::make_shared<store::HashStore>();
   std::shared_ptr<GroupWatch> watch_ = std::make_shared<GroupWatch>(StoreHost::rank_zero, 0);
   WatchedStore store_{inner_, watch_};
@@ -61,21 +73,15 @@ TEST_F(WatchedStores, ADeadlineIsTheCallersOwnInTheMessage) {
 }
 
 TEST_F(WatchedStores, WhoWaitsHearsOfALossAndWhoAsksLater) {
-  std::thread waiter([&] {
-    const std::vector<std::string> keys = {"never"};
-    EXPECT_EQ(error_of<PeerLost>([&] { store_.wait(keys, Deadline::never()); }), "rank 1 is lost");
-  });
-  lose_rank_1();
-  waiter.join();
-  const std::vector<std::string> keys = {"never"};
-  EXPECT_THROW(store_.check(keys), PeerLost);
-  EXPECT_THROW(store_.get("never", Deadline::after(0s)), PeerLost);
-  EXPECT_THROW(store_.multi_get(keys, Deadline::after(10ms)), PeerLost);
+  expect_losses({[&] { store_.wait(kNever, Deadline::never()); }}, [&] { lose_rank_1(*watch_); });
+  expect_loss([&] { store_.check(kNever); });
+  expect_loss([&] { store_.get("never", Deadline::after(0s)); });
+  expect_loss([&] { store_.multi_get(kNever, Deadline::after(10ms)); });
 }
 
 TEST_F(WatchedStores, WhatIsThereIsGivenAfterALossToo) {
   store_.set("why", "rank 1 has no disk left");
-  lose_rank_1();
+  lose_rank_1(*watch_);
   const std::vector<std::string> keys = {"why"};
   EXPECT_EQ(store_.get("why", Deadline::after(40s)), "rank 1 has no disk left");
   EXPECT_EQ(store_.multi_get(keys, Deadline::after(0s)).front(), "rank 1 has no disk left");
@@ -87,22 +93,21 @@ TEST_F(WatchedStores, WhatIsThereIsGivenAfterALossToo) {
 // The launcher's store, in a process of its own that is stopped for longer than any answer of it may be late.
 class StoreOfAnotherProcess : public ::testing::Test {
  protected:
-  std::shared_ptr<store::TcpStore> client() const {
-    return std::make_shared<store::TcpStore>(address_, Deadline::after(40s),
-                                             store::TcpStoreOptions{.cancel_timeout = 50ms});
+  std::shared_ptr<store::TcpStore> client(const store::TcpStoreOptions& options = {.cancel_timeout = 50ms}) const {
+    return std::make_shared<store::TcpStore>(address_, Deadline::after(40s), options);
   }
   void stop() const { ASSERT_NO_FATAL_FAILURE(server_.stop()); }
-  static std::shared_ptr<GroupWatch> watch() { return std::make_shared<GroupWatch>(StoreHost::launcher, 0); }
 
   const testing::Child server_{[](const testing::Line& line) {
     const store::TcpStoreServer server;
     return line.tell(server.address().port) ? testing::Child::stay() : 1;
   }};
   const net::HostPort address_{"127.0.0.1", server_.told<std::uint16_t>()};
+  const std::shared_ptr<GroupWatch> watch_ = std::make_shared<GroupWatch>(StoreHost::launcher, 0);
 };
 
 TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
-  WatchedStore store(client(), watch());
+  WatchedStore store(client(), watch_);
   const auto other = client();
   stop();
   std::thread waiter([&] { EXPECT_EQ(store.get("late", Deadline::after(600s)), "came"); });
@@ -115,76 +120,42 @@ TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
   waiter.join();
 }
 
-TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
-  const auto group_watch = watch();
-  WatchedStore store(client(), group_watch);
-  stop();
-  std::thread waiter(
-      [&] { EXPECT_EQ(error_of<PeerLost>([&] { store.get("never", Deadline::never()); }), "rank 1 is lost"); });
-  group_watch->take(
-      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  waiter.join();
-}
-
 // Not only waits: each request would otherwise have its own half a minute, here an hour.
 TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
-  const auto group_watch = watch();
-  const auto client = std::make_shared<store::TcpStore>(
-      address_, Deadline::after(40s), store::TcpStoreOptions{.request_timeout = 1h, .cancel_timeout = 50ms});
-  WatchedStore store(client, group_watch);
+  WatchedStore store(client({.request_timeout = 1h, .cancel_timeout = 50ms}), watch_);
   stop();
   const std::vector<std::string> keys = {"k"};
   const std::string large(store::kMaxValueBytes, 'v');  // more than a socket takes from who is not heard
-  const std::vector<std::function<void()>> requests = {
-      [&] { store.set("k", "v"); }, [&] { store.set("k", large); },
-      [&] { store.add("k", 1); },   [&] { store.check(keys); },
-      [&] { store.erase("k"); },    [&] { store.num_keys(); },
-      [&] { store.list_keys(); },   [&] { store.compare_set("k", "", "v"); }};
-  const auto expect_loss = [](const std::function<void()>& request) {
-    EXPECT_EQ(error_of<PeerLost>([&] { request(); }), "rank 1 is lost");
-  };
-  std::vector<std::thread> callers;
-  for (const auto& request : requests) callers.emplace_back([&] { expect_loss(request); });
-  group_watch->take(
-      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  for (std::thread& caller : callers) caller.join();
-  for (const auto& request : requests) expect_loss(request);
+  std::vector<Request> requests = {[&] { store.set("k", "v"); },
+                                   [&] { store.set("k", large); },
+                                   [&] { store.add("k", 1); },
+                                   [&] { store.check(keys); },
+                                   [&] { store.erase("k"); },
+                                   [&] { store.num_keys(); },
+                                   [&] { store.list_keys(); },
+                                   [&] { store.compare_set("k", "", "v"); },
+                                   [&] { store.get("never", Deadline::never()); }};
+  expect_losses(requests, [&] { lose_rank_1(*watch_); });
+  for (const Request& request : requests) expect_loss(request);
 }
 
 // After another's failure a store has time to answer; once it is known to be silent it has none.
 TEST_F(StoreOfAnotherProcess, ItsKnownSilenceEndsWhatWouldElseBeWaitedForLonger) {
-  const auto group_watch = watch();
-  const auto client = std::make_shared<store::TcpStore>(
-      address_, Deadline::after(40s),
-      store::TcpStoreOptions{.request_timeout = 1h, .cancel_timeout = 1h, .give_up_timeout = 50ms});
-  WatchedStore store(client, group_watch);
+  WatchedStore store(client({.request_timeout = 1h, .cancel_timeout = 1h, .give_up_timeout = 50ms}), watch_);
   stop();
-  std::vector<std::thread> callers;
-  const auto expect_loss = [](const auto& request) {
-    EXPECT_EQ(error_of<PeerLost>([&] { request(); }), "rank 1 is lost");
-  };
-  callers.emplace_back([&] { expect_loss([&] { store.set("k", "v"); }); });
-  callers.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
-  group_watch->take(
-      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  group_watch->take({.kind = membership::MemberEvent::Kind::store_silent,
-                     .cause = {.text = "stopped answering"},
-                     .host_answers = false});
-  for (std::thread& caller : callers) caller.join();
+  expect_losses({[&] { store.set("k", "v"); }, [&] { store.get("never", Deadline::never()); }}, [&] {
+    lose_rank_1(*watch_);
+    watch_->take({.kind = membership::MemberEvent::Kind::store_silent,
+                  .cause = {.text = "stopped answering"},
+                  .host_answers = false});
+  });
 }
 
 TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere) {
-  const auto group_watch = watch();
-  WatchedStore store(client(), group_watch);
+  WatchedStore store(client(), watch_);
   const auto other = client();
-  std::vector<std::thread> waiters;
-  const auto expect_loss = [](const auto& wait) { EXPECT_EQ(error_of<PeerLost>([&] { wait(); }), "rank 1 is lost"); };
-  const std::vector<std::string> keys = {"never"};
-  waiters.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
-  waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });
-  group_watch->take(
-      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  for (std::thread& waiter : waiters) waiter.join();
+  expect_losses({[&] { store.get("never", Deadline::never()); }, [&] { store.wait(kNever, Deadline::never()); }},
+                [&] { lose_rank_1(*watch_); });
   other->set("why", "no disk left");
   EXPECT_EQ(store.get("why", Deadline::never()), "no disk left");
 }
