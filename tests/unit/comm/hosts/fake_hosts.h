@@ -20,7 +20,6 @@
 
 namespace lockstep::wire {
 
-using Hub = std::shared_ptr<MemoryWire::Hub>;
 using Body = std::function<void(ProcessGroup&, const Hub&)>;
 
 inline rendezvous::Roster roster_of(const std::vector<int>& ranks_of_hosts) {
@@ -55,7 +54,7 @@ void on_ranks(const rendezvous::Roster& roster, OnRank on_rank) {
 
 inline void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
   const rendezvous::Roster roster = roster_of(ranks_of_hosts);
-  const Hub hub = std::make_shared<MemoryWire::Hub>(static_cast<int>(roster.size()));
+  const Hub hub = std::make_shared<MemoryWire::Hub>(roster.size());
   on_ranks(roster, [&](const GroupContext& context, const Deadline& deadline) {
     auto wire = std::make_unique<MemoryWire>(hub, context.identity.rank);
     const auto group = ProcessGroupWire::create("memory", context, std::move(wire), deadline, start_own_thread,

@@ -11,28 +11,57 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
-#include "tests/unit/comm/wire/await_ring.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::wire {
 
-class MemoryWire final : public Wire {
+// The sleep of a doorbell's owner that waits for nothing else: until `bell` has been rung since it was last heard, or
+// until the deadline.
+inline void await_ring(Doorbell& bell, const Deadline& deadline) {
+  while (!bell.hear() && !deadline.expired()) {
+    bell.sleep_unless_rung([&] { net::wait_readable(bell.file(), deadline); });
+  }
+}
+
+// A wire that nothing comes from; tests override what they look at.
+class IdleWire : public Wire {
+ public:
+  std::string_view name() const override { return "idle"; }
+  void open(Listener&, const Deadline&) override {}
+  std::string opening() const override { return "nothing"; }
+  void send_frame(int, const FrameBytes&) override {}
+  Transfer send(const ConstPiece&, Tag) override { return 0; }
+  Transfer receive(const Piece&, Tag) override { return 0; }
+  bool done(Transfer) override { return true; }
+  std::vector<int> awaited() override { return {}; }
+  void wait(const Deadline&) override {}
+  void wake() override {}
+  void interrupt() override {}
+  void cancel_transfers() override {}
+  void close(const Deadline&) override {}
+};
+
+class MemoryWire final : public IdleWire {
  public:
   // What is asked of a wire about a transfer.
   enum class Call { receive, send, done };
 
   // What the wires of one group share.
   struct Hub {
-    explicit Hub(int size)
-        : bells(static_cast<std::size_t>(size)),
-          frames(bells.size()),
-          lost(frames.size()),
-          cancel_transfers(frames.size()),
-          waits(frames.size()),
-          sleeps(frames.size()),
-          stopped(frames.size()) {}
+    explicit Hub(std::size_t ranks)
+        : size(ranks),
+          bells(ranks),
+          frames(ranks),
+          lost(ranks),
+          cancel_transfers(ranks),
+          waits(ranks),
+          sleeps(ranks),
+          stopped(ranks) {}
     // For who has changed any of this.
     void notify() REQUIRES(mutex) {
       changed.notify_all();
@@ -41,6 +70,7 @@ class MemoryWire final : public Wire {
       }
     }
 
+    const std::size_t size;
     Mutex mutex;
     Condition changed;
     std::vector<Doorbell*> bells GUARDED_BY(mutex);                                // by rank, once it has a wire
@@ -70,7 +100,6 @@ class MemoryWire final : public Wire {
 
   std::string_view name() const override { return "memory"; }
   void open(Listener& listener, const Deadline&) override { listener_ = &listener; }
-  std::string opening() const override { return "nothing"; }
   void send_frame(int peer, const FrameBytes& frame) override {
     MutexLock lock(hub_->mutex);
     hub_->frames[static_cast<std::size_t>(peer)].emplace_back(rank_, frame);
@@ -155,7 +184,6 @@ class MemoryWire final : public Wire {
     MutexLock lock(hub_->mutex);
     hub_->cancel_transfers[static_cast<std::size_t>(rank_)] = true;
   }
-  void close(const Deadline&) override {}
 
  private:
   struct Posted {
@@ -199,5 +227,7 @@ class MemoryWire final : public Wire {
   Transfer last_ = 0;
   bool interrupted_ = false;  // under the hub's lock
 };
+
+using Hub = std::shared_ptr<MemoryWire::Hub>;
 
 }  // namespace lockstep::wire

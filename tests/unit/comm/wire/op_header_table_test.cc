@@ -5,10 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <thread>
 
-#include "tests/unit/comm/wire/await_ring.h"
+#include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire::op_header_table_test {
 namespace {
@@ -18,11 +17,7 @@ using ::testing::IsEmpty;
 
 // Host 0 has ranks 0 to 2, host 1 has 3 and 4, host 2 has 5.
 Hosts hosts_of_rank(std::size_t host, std::size_t local) {
-  Hosts hosts;
-  hosts.ranks = {{0, 1, 2}, {3, 4}, {5}};
-  hosts.host = host;
-  hosts.local = local;
-  return hosts;
+  return {.ranks = {{0, 1, 2}, {3, 4}, {5}}, .host = host, .local = local};
 }
 
 // One host's table, as each of its ranks has it.
@@ -30,14 +25,11 @@ class Boards {
  public:
   explicit Boards(std::size_t host) {
     const std::size_t ranks = hosts_of_rank(host, 0).neighbours().size();
-    const std::size_t bytes = OpHeaderTable::bytes_for(hosts_of_rank(host, 0));
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
-    std::fill_n(memory_.get(), bytes, std::byte{});
+    memory_.resize(OpHeaderTable::bytes_for(hosts_of_rank(host, 0)) / sizeof(Page) + 1);
+    auto* const memory = reinterpret_cast<std::byte*>(memory_.data());
+    for (std::size_t local = 0; local < ranks; ++local) OpHeaderTable::format(memory, hosts_of_rank(host, local));
     for (std::size_t local = 0; local < ranks; ++local) {
-      OpHeaderTable::format(memory_.get(), hosts_of_rank(host, local));
-    }
-    for (std::size_t local = 0; local < ranks; ++local) {
-      tables_.emplace_back(memory_.get(), hosts_of_rank(host, local), bell_files_);
+      tables_.emplace_back(memory, hosts_of_rank(host, local), bell_files_);
     }
   }
   OpHeaderTable& operator[](std::size_t local) { return tables_[local]; }
@@ -53,10 +45,10 @@ class Boards {
   std::uint64_t rings(std::size_t local) { return tables_[local].bell().rings.load(); }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+  struct alignas(4096) Page {
+    std::byte bytes[4096];
   };
-  std::unique_ptr<std::byte, Free> memory_;
+  std::vector<Page> memory_;
   std::vector<std::shared_ptr<const EventFd>> bell_files_{3, std::make_shared<EventFd>()};
   std::vector<OpHeaderTable> tables_;
 };

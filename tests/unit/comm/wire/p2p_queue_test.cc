@@ -18,13 +18,12 @@ class P2pQueueTest : public ::testing::Test {
     p2p.tag = 7;
     return office_.start(std::move(p2p));
   }
-  void post_from_1(std::uint64_t number, std::int64_t count) {
+  void post_from_1(std::int64_t count, std::size_t bytes_with_it = 0) {
     Frame frame;
     frame.kind = FrameKind::post;
-    frame.number = number;
+    frame.number = 1;
     frame.record = {.dtype = DType::u8, .root = 7, .count = count};
-    const std::vector<std::byte> payload(count <= static_cast<std::int64_t>(kInlineBytes) ? count : 0);
-    frame.payload = payload;
+    frame.payload = std::span(memory_).first(bytes_with_it);
     office_.on_frame(1, frame);
   }
 
@@ -48,13 +47,13 @@ TEST_F(P2pQueueTest, ASendIsOwedUntilItIsTaken) {
 TEST_F(P2pQueueTest, ARecvIsOwedOnceItsBytesMayCome) {
   start(false, 100000);
   EXPECT_EQ(office_.owed(), 0u);
-  post_from_1(1, 100000);
+  post_from_1(100000);
   EXPECT_EQ(office_.owed(), 1u);
 }
 
 TEST_F(P2pQueueTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
   start(false, 10);
-  post_from_1(1, 10);
+  post_from_1(10, 10);
   EXPECT_EQ(office_.owed(), 0u);
   office_.refuse_posts();
   const auto actions = office_.take_actions();
@@ -65,18 +64,14 @@ TEST_F(P2pQueueTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
 TEST_F(P2pQueueTest, WhoLeavesTakesNothingMore) {
   start(false, 100000);
   office_.refuse_posts();
-  post_from_1(1, 100000);
+  post_from_1(100000);
   EXPECT_TRUE(office_.take_actions().empty());
   EXPECT_EQ(office_.owed(), 0u);
 }
 
 TEST_F(P2pQueueTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
   start(false, 10);
-  Frame frame;
-  frame.kind = FrameKind::post;
-  frame.number = 1;
-  frame.record = {.dtype = DType::u8, .root = 7, .count = 10};
-  office_.on_frame(1, frame);
+  post_from_1(10);
   ASSERT_TRUE(office_.mismatch());
   EXPECT_NE(office_.mismatch()->find("sent less than it said"), std::string::npos) << *office_.mismatch();
 }

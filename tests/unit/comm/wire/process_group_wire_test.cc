@@ -6,12 +6,12 @@
 #include <pthread.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <latch>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
@@ -29,23 +29,28 @@ using lockstep::testing::expect_one_cause;
 using lockstep::testing::expect_text;
 using lockstep::testing::scopes_over;
 
-using Hub = std::shared_ptr<MemoryWire::Hub>;
-
 // What a body throws to be unwound with its group, and nothing else.
 struct Unwound {};
 
+GroupContext context_of(int rank, int size, const std::shared_ptr<store::Store>& store) {
+  GroupContext context;
+  context.identity.rank = rank;
+  for (int r = 0; r < size; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  context.store = store;
+  context.timeout = std::chrono::seconds(40);
+  return context;
+}
+
 // Runs `body` on a thread for each rank. `on_propose` is called before a rank proposes a cause.
+using Body = std::function<void(ProcessGroup&)>;
 void on_ranks(
-    int size, const std::function<void(ProcessGroup&, const Hub&)>& body, const Hub& hub,
-    const std::function<void()>& on_propose = [] {}) {
+    const Hub& hub, const Body& body, const std::function<void()>& on_propose = [] {}) {
+  const int size = static_cast<int>(hub->size);
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      GroupContext context;
-      context.identity.rank = rank;
-      for (int r = 0; r < size; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
-      context.store = store;
+      GroupContext context = context_of(rank, size, store);
       const auto all = scopes_over(*store);
       context.scopes->begin([&](const std::string& scope, const std::vector<int>& ranks, std::string_view word) {
         if (!scope.empty()) on_propose();
@@ -54,60 +59,57 @@ void on_ranks(
       for (const std::string scope : {"", "/failure/first"}) {
         all->subscribe(scope, [&, scope](std::string_view word) { context.scopes->deliver(scope, std::string(word)); });
       }
-      context.timeout = std::chrono::seconds(40);
       try {
-        const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank),
-                                                    Deadline::after(context.timeout));
-        body(*group, hub);
+        body(*ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank),
+                                       Deadline::after(context.timeout)));
       } catch (const Unwound&) {
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
-void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body) {
-  on_ranks(size, body, std::make_shared<MemoryWire::Hub>(size));
-}
+Hub hub_of(std::size_t size) { return std::make_shared<MemoryWire::Hub>(size); }
 
-float noise(int rank, std::size_t element) {
-  return std::sin(static_cast<float>(element * 7 + static_cast<std::size_t>(rank) * 1000003)) *
-         std::pow(10.0f, static_cast<float>(element % 9) - 4);
+// Comes to rank 0 as if from rank 1.
+void send_to_rank_0(const Hub& hub, const FrameBytes& bytes) {
+  MutexLock lock(hub->mutex);
+  hub->frames[0].emplace_back(1, bytes);
+  hub->notify();
 }
 
 // Sums of floats depend on their order. Ours has one, whatever carries the data.
 TEST(ProcessGroupWire, ReducesInTheOrderOfReductionH) {
   for (const int size : {2, 3, 5}) {
-    for (const std::size_t count : {std::size_t{100}, std::size_t{20011}}) {  // in a frame, and beside it
-      std::vector<std::vector<float>> inputs(static_cast<std::size_t>(size));
+    for (const std::size_t count : {std::size_t{100}, std::size_t{20011}}) {  // in a frame, and next to it
+      std::vector<std::vector<float>> inputs(static_cast<std::size_t>(size), std::vector<float>(count));
       std::vector<const std::byte*> sources;
-      for (int r = 0; r < size; ++r) {
-        auto& input = inputs[static_cast<std::size_t>(r)];
-        for (std::size_t i = 0; i < count; ++i) input.push_back(noise(r, i));
+      Generator random(1);
+      for (auto& input : inputs) {
+        for (float& x : input) x = random.normal() * std::pow(10.0f, static_cast<float>(random.below(8)));
         sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
       }
       std::vector<float> wanted(count);
       comm::reduce({DType::f32, ReduceOp::sum, 1}, sources, reinterpret_cast<std::byte*>(wanted.data()), count);
-      on_ranks(size, [&](ProcessGroup& group, const Hub&) {
+      on_ranks(hub_of(inputs.size()), [&](ProcessGroup& group) {
         auto all = inputs[static_cast<std::size_t>(group.rank())];
         auto one = all;
         group.all_reduce(BufferView(std::span(all))).wait();
         group.reduce(BufferView(std::span(one)), size - 1).wait();
-        EXPECT_EQ(std::memcmp(all.data(), wanted.data(), count * sizeof(float)), 0) << size << " ranks, " << count;
-        // Only the root's buffer changes.
-        EXPECT_TRUE(one == (group.rank() == size - 1 ? wanted : inputs[static_cast<std::size_t>(group.rank())]));
+        EXPECT_EQ(all, wanted) << size << " ranks, " << count;
+        EXPECT_EQ(one, group.rank() == size - 1 ? wanted : inputs[static_cast<std::size_t>(group.rank())]);
       });
     }
   }
 }
 
 // Of every rank, when its wait for what never comes has ended.
-std::vector<Cause> causes_after(int size, const std::function<void(ProcessGroup&, const Hub&)>& what_rank_1_does) {
-  std::vector<Cause> causes(static_cast<std::size_t>(size));
-  std::latch over(size);
-  on_ranks(size, [&](ProcessGroup& group, const Hub& hub) {
+std::vector<Cause> causes_after(const Hub& hub, const Body& what_rank_1_does) {
+  std::vector<Cause> causes(hub->size);
+  std::latch over(static_cast<std::ptrdiff_t>(hub->size));
+  on_ranks(hub, [&](ProcessGroup& group) {
     causes[static_cast<std::size_t>(group.rank())] = cause_of<Error>([&] {
       group.barrier().wait();
-      if (group.rank() == 1) what_rank_1_does(group, hub);
+      if (group.rank() == 1) what_rank_1_does(group);
       Work waits = group.recv(BufferView(nullptr, 0, DType::u8), group.rank(), 7);  // from itself: never comes
       waits.wait();
     });
@@ -117,7 +119,8 @@ std::vector<Cause> causes_after(int size, const std::function<void(ProcessGroup&
 }
 
 TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
-  const auto causes = causes_after(3, [](ProcessGroup&, const Hub& hub) {
+  const Hub hub = hub_of(3);
+  const auto causes = causes_after(hub, [&](ProcessGroup&) {
     MutexLock lock(hub->mutex);
     for (const std::size_t survivor : {0, 2}) hub->lost[survivor].push_back(1);
     hub->notify();
@@ -131,20 +134,36 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
   EXPECT_EQ(causes[0], causes[2]);
 }
 
-TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
-  const auto causes = causes_after(2, [](ProcessGroup&, const Hub& hub) {
-    MutexLock lock(hub->mutex);
-    hub->frames[0].emplace_back(1, FrameBytes{});
-    hub->notify();
+// The job's membership hears of a rank what no connection tells.
+TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
+  const auto causes = causes_after(hub_of(3), [](ProcessGroup& group) {
+    EXPECT_EQ(group.internals().last_sequence(), 1);
+    group.internals().on_peer_failure({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   });
-  expect_one_cause(causes,
-                   {.kind = Cause::Kind::mismatch,
-                    .reporter = 0,
-                    .text = " over memory from rank 1 (host host1, pid 101) that are not a frame of this version"});
+  EXPECT_EQ(causes[0].text, "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
+  expect_one_cause(std::span(causes).first(2), {.kind = Cause::Kind::silent, .rank = 2});
+  EXPECT_EQ(causes[2].text, "the other ranks have given this one up: " + causes[0].text);
+}
+
+// A number sizes what waits for its turn, so it can't be any.
+TEST(ProcessGroupWire, BytesThatAreNoFrameAndACollectiveOutOfOrderFailTheGroup) {
+  std::vector<std::pair<FrameBytes, std::string>> cases = {
+      {{}, " over memory from rank 1 (host host1, pid 101) that are not a frame of this version"}};
+  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0}}) {
+    cases.emplace_back(write_frame({.number = number}),
+                       "rank 0 (host host0, pid 100) got word of collective " + std::to_string(number) +
+                           " over memory from rank 1 (host host1, pid 101), and collective 2 is next; run one version "
+                           "of lockstep on every host");
+  }
+  for (const auto& [frame, text] : cases) {
+    const Hub hub = hub_of(2);
+    const auto causes = causes_after(hub, [&, bytes = frame](ProcessGroup&) { send_to_rank_0(hub, bytes); });
+    expect_one_cause(causes, {.kind = Cause::Kind::mismatch, .reporter = 0, .text = text});
+  }
 }
 
 TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
-  on_ranks(2, [](ProcessGroup& group, const Hub&) {
+  on_ranks(hub_of(2), [](ProcessGroup& group) {
     EXPECT_EQ(group.internals().step(), -1);
     group.internals().set_step(12);
     EXPECT_EQ(group.internals().step(), 12);
@@ -156,64 +175,26 @@ TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
   });
 }
 
-// The job's membership hears of a rank what no connection tells.
-TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
-  const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {
-    EXPECT_EQ(group.internals().last_sequence(), 1);
-    group.internals().on_peer_failure({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
-  });
-  EXPECT_EQ(causes[0].text, "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
-  expect_one_cause(std::span(causes).first(2), {.kind = Cause::Kind::silent, .rank = 2});
-  EXPECT_EQ(causes[2].text, "the other ranks have given this one up: " + causes[0].text);
-}
-
 TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
-  on_ranks(2, [](ProcessGroup& group, const Hub& hub) {
-    if (group.rank() == 1) {
-      Frame goodbye;
-      goodbye.kind = FrameKind::goodbye;
-      goodbye.number = 1;
-      MutexLock lock(hub->mutex);
-      hub->frames[0].emplace_back(1, write_frame(goodbye));
-    }
+  const Hub hub = hub_of(2);
+  on_ranks(hub, [&](ProcessGroup& group) {
+    if (group.rank() == 1) send_to_rank_0(hub, write_frame({.kind = FrameKind::goodbye, .number = 1}));
     group.barrier().wait();  // what rank 1 says of it comes after its goodbye
     if (group.rank() == 0) group.internals().on_peer_failure({.rank = 1, .text = "rank 1 is lost"});
     EXPECT_NO_THROW(group.progress());
   });
 }
 
-// A number sizes what waits for its turn, so it can't be any.
-TEST(ProcessGroupWire, ACollectiveOutOfOrderFailsTheGroup) {
-  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0}}) {
-    const auto causes = causes_after(2, [number](ProcessGroup&, const Hub& hub) {
-      Frame frame;
-      frame.number = number;
-      MutexLock lock(hub->mutex);
-      hub->frames[0].emplace_back(1, write_frame(frame));
-      hub->notify();
-    });
-    expect_one_cause(causes, {.kind = Cause::Kind::mismatch,
-                              .reporter = 0,
-                              .text = "rank 0 (host host0, pid 100) got word of collective " + std::to_string(number) +
-                                      " over memory from rank 1 (host host1, pid 101), and collective 2 is next; run "
-                                      "one version of lockstep on every host"});
-  }
-}
-
 // The caller frees its buffers when it gets the error.
 TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
   std::latch over(2);
-  on_ranks(2, [&](ProcessGroup& group, const Hub& hub) {
+  const Hub hub = hub_of(2);
+  on_ranks(hub, [&](ProcessGroup& group) {
     if (group.rank() == 1) {
       // Says that it has come, and moves nothing.
-      Frame frame;
-      frame.number = 1;
-      frame.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .count = 100000};
-      {
-        MutexLock lock(hub->mutex);
-        hub->frames[0].emplace_back(1, write_frame(frame));
-        hub->notify();
-      }
+      send_to_rank_0(
+          hub, write_frame(
+                   {.number = 1, .record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .count = 100000}}));
       return over.arrive_and_wait();
     }
     std::thread other([&] {
@@ -237,7 +218,7 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
 // Agreeing on the cause takes a while, in which the communication thread looks whether there is anything to do: it must
 // not take the group's end for a goodbye.
 TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongItTakesToAgree) {
-  const auto hub = std::make_shared<MemoryWire::Hub>(2);
+  const Hub hub = hub_of(2);
   const auto wait_a_while = [&] {
     MutexLock lock(hub->mutex);
     const int before = hub->waits[1];
@@ -246,64 +227,60 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongItTakesToAgree) {
     while (hub->waits[1] == before && hub->changed.wait_until(hub->mutex, deadline)) {
     }
   };
-  std::string cause;
-  on_ranks(
-      2,
-      [&](ProcessGroup& group, const Hub&) {
-        if (group.rank() == 1) {
-          group.barrier().wait();
-          throw Unwound();
-        }
-        // Rank 1 may be through the first one, and gone, while this rank still waits there.
-        cause = error_of<PeerLost>([&] {
-          group.barrier().wait();
-          group.barrier().wait();
-        });
-      },
-      hub, wait_a_while);
-  EXPECT_EQ(cause, "rank 1 (host host1, pid 101) ended with an exception after collective 1: see its own output");
+  const auto body = [](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      group.barrier().wait();
+      throw Unwound();
+    }
+    // Rank 1 may be through the first one, and gone, while this rank still waits there.
+    const auto two_barriers = [&] {
+      group.barrier().wait();
+      group.barrier().wait();
+    };
+    EXPECT_EQ(error_of<PeerLost>(two_barriers),
+              "rank 1 (host host1, pid 101) ended with an exception after collective 1: see its own output");
+  };
+  on_ranks(hub, body, wait_a_while);
 }
 
 // Its sender would never come to read the goodbye, and the memory would not be the receiver's alone.
 TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
-  std::string cause;
-  const auto hub = std::make_shared<MemoryWire::Hub>(2);
+  const Hub hub = hub_of(2);
   {
     MutexLock lock(hub->mutex);
     hub->withholds = [](Tag tag) { return tag.kind == Tag::Kind::message; };
   }
-  on_ranks(
-      2,
-      [&](ProcessGroup& group, const Hub&) {
-        std::vector<float> x(100000);
-        if (group.rank() == 0) {
-          Work never_waited_for = group.recv(BufferView(std::span(x)), 1);
-          MutexLock lock(hub->mutex);
-          while (!hub->is_anything_withheld) hub->changed.wait(hub->mutex);
-          return;
-        }
-        cause = error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); });
-      },
-      hub);
-  EXPECT_EQ(
-      cause,
-      "rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages under way; it must wait "
-      "for each work first");
+  on_ranks(hub, [&](ProcessGroup& group) {
+    std::vector<float> x(100000);
+    if (group.rank() == 0) {
+      Work never_waited_for = group.recv(BufferView(std::span(x)), 1);
+      MutexLock lock(hub->mutex);
+      while (!hub->is_anything_withheld) hub->changed.wait(hub->mutex);
+      return;
+    }
+    EXPECT_EQ(error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); }),
+              "rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages under way; it must "
+              "wait for each work first");
+  });
 }
 
 // A library that waits for a rank that does not come.
-class Waits final : public Wire {
+class Waits final : public IdleWire {
  public:
   struct Shared {
     Mutex mutex;
     Condition changed;
     bool let_in GUARDED_BY(mutex) = false;
     bool closed GUARDED_BY(mutex) = false;
+    void let() {
+      MutexLock lock(mutex);
+      let_in = true;
+      changed.notify_all();
+    }
   };
   Waits(std::shared_ptr<Shared> shared, bool interruptible)
       : shared_(std::move(shared)), interruptible_(interruptible) {}
 
-  std::string_view name() const override { return "slow"; }
   std::string opening() const override { return "slow_init, which waits for every rank"; }
   bool can_interrupt_open() const override { return interruptible_; }
   void open(Listener&, const Deadline&) override {
@@ -311,57 +288,50 @@ class Waits final : public Wire {
     while (!shared_->let_in) shared_->changed.wait(shared_->mutex);
     if (interruptible_) throw Broken("interrupted");
   }
-  void send_frame(int, const FrameBytes&) override {}
-  Transfer send(const ConstPiece&, Tag) override { return 0; }
-  Transfer receive(const Piece&, Tag) override { return 0; }
-  bool done(Transfer) override { return true; }
-  std::vector<int> awaited() override { return {}; }
-  void wait(const Deadline&) override {}
-  void wake() override {}
   void interrupt() override {
-    if (interruptible_) let_in();
+    if (interruptible_) shared_->let();
   }
-  void cancel_transfers() override {}
   void close(const Deadline&) override {
     MutexLock lock(shared_->mutex);
     shared_->closed = true;
-    shared_->changed.notify_all();
-  }
-  void let_in() {
-    MutexLock lock(shared_->mutex);
-    shared_->let_in = true;
-    shared_->changed.notify_all();
   }
 
  private:
-  std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Shared> shared_;
   const bool interruptible_;
 };
 
-GroupContext context_of_two() {
-  GroupContext context;
-  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
-  context.store = std::make_shared<store::HashStore>();
-  return context;
-}
-
-// What create() says if rank 1 is lost while it connects, or the deadline passes.
-std::string refusal(GroupContext& context, std::unique_ptr<Wire> wire, bool is_lost, const ThreadMaker& make_thread) {
-  context.check = [is_lost] {
-    if (is_lost) throw PeerLost("rank 1 is lost");
-  };
-  return error_of<Error>([&] {
-    ProcessGroupWire::create("slow", context, std::move(wire),
-                             Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0)),
-                             make_thread);
-  });
-}
-
-void expect_reason(const std::string& text, bool is_lost) {
-  if (is_lost) {
-    EXPECT_EQ(text, "rank 1 is lost; rank 0 (host host0, pid 100) waited for slow_init, which waits for every rank");
-  } else {
-    expect_text(text, {"slow_init, which waits for every rank", "of 0 s"});
+// Rank 1 is lost while rank 0 connects, or the deadline passes. A library that can't be interrupted is left to itself.
+TEST(ProcessGroupWire, AStartThatEndsDoesNotWaitForTheLibrary) {
+  for (const bool is_interruptible : {true, false}) {
+    for (const bool is_lost : {false, true}) {
+      GroupContext context = context_of(0, 2, std::make_shared<store::HashStore>());
+      context.check = [is_lost] {
+        if (is_lost) throw PeerLost("rank 1 is lost");
+      };
+      const auto shared = std::make_shared<Waits::Shared>();
+      std::function<void()> join;
+      const ThreadMaker keep_join = [&](std::function<void()> body) {
+        join = start_own_thread(std::move(body));
+        return [] { ADD_FAILURE() << "nobody may wait for it"; };
+      };
+      const auto deadline = Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0));
+      const std::string text = error_of<Error>([&] {
+        ProcessGroupWire::create("slow", context, std::make_unique<Waits>(shared, is_interruptible), deadline,
+                                 is_interruptible ? ThreadMaker(&start_own_thread) : keep_join);
+      });
+      if (is_lost) {
+        EXPECT_EQ(text,
+                  "rank 1 is lost; rank 0 (host host0, pid 100) waited for slow_init, which waits for every rank");
+      } else {
+        expect_text(text, {"slow_init, which waits for every rank", "of 0 s"});
+      }
+      EXPECT_EQ(context.store.use_count(), 1) << "rank 0's store ends with its owner, not with the library";
+      shared->let();
+      if (join) join();
+      MutexLock lock(shared->mutex);
+      EXPECT_TRUE(shared->closed);
+    }
   }
 }
 
@@ -370,39 +340,6 @@ TEST(ProcessGroupWire, TheCommunicationThreadHasANameOfItsOwn) {
   char name[16] = {};
   start_own_thread([&name] { pthread_getname_np(pthread_self(), name, sizeof name); })();
   EXPECT_STREQ(name, "lockstep-comm");
-}
-
-TEST(ProcessGroupWire, ALibraryThatConnectsIsInterrupted) {
-  for (const bool is_lost : {false, true}) {
-    GroupContext context = context_of_two();
-    const auto shared = std::make_shared<Waits::Shared>();
-    expect_reason(refusal(context, std::make_unique<Waits>(shared, true), is_lost, &start_own_thread), is_lost);
-    EXPECT_EQ(context.store.use_count(), 1);
-    MutexLock lock(shared->mutex);
-    EXPECT_TRUE(shared->closed) << "its thread was not waited for";
-  }
-}
-
-TEST(ProcessGroupWire, ALibraryThatWaitsForEverIsLeftToItself) {
-  for (const bool is_lost : {false, true}) {
-    GroupContext context = context_of_two();
-    const auto shared = std::make_shared<Waits::Shared>();
-    std::shared_ptr<std::function<void()>> join;
-    const ThreadMaker keep_join = [&](std::function<void()> body) {
-      join = std::make_shared<std::function<void()>>(start_own_thread(std::move(body)));
-      return [] { ADD_FAILURE() << "nobody may wait for it"; };
-    };
-    expect_reason(refusal(context, std::make_unique<Waits>(shared, false), is_lost, keep_join), is_lost);
-    EXPECT_EQ(context.store.use_count(), 1) << "rank 0's store ends with its owner, not with the library";
-    {
-      MutexLock lock(shared->mutex);
-      shared->let_in = true;
-      shared->changed.notify_all();
-    }
-    (*join)();
-    MutexLock lock(shared->mutex);
-    EXPECT_TRUE(shared->closed);
-  }
 }
 
 }  // namespace

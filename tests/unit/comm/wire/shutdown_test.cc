@@ -12,27 +12,24 @@
 #include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/thread_scopes.h"
+#include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire::shutdown_test {
 namespace {
 
 using lockstep::testing::scopes_over;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Notes what is sent; a wait is what the test makes of it.
-class ScriptedWire final : public Wire {
+class ScriptedWire final : public IdleWire {
  public:
   std::vector<std::string> sent;  // "goodbye 7 to 1"
+  std::string cause_sent;
   std::function<void()> on_wait = [] {};
   std::set<int> strangers;  // whom there is no connection to
 
   bool is_connected(int peer) const override { return !strangers.contains(peer); }
-  std::string_view name() const override { return "scripted"; }
-  void open(Listener&, const Deadline&) override {}
-  std::string opening() const override { return "nothing"; }
   void send_frame(int peer, const FrameBytes& bytes) override {
     const auto frame = read_frame(bytes);
     const char* const kind = frame->kind == FrameKind::goodbye  ? "goodbye "
@@ -40,18 +37,9 @@ class ScriptedWire final : public Wire {
                              : frame->kind == FrameKind::failed ? "failed "
                                                                 : "another ";
     sent.push_back(kind + std::to_string(frame->number) + " to " + std::to_string(peer));
-    if (frame->kind == FrameKind::failed) told = text_of(frame->payload);
+    if (frame->kind == FrameKind::failed) cause_sent = text_of(frame->payload);
   }
-  std::string told;
-  Transfer send(const ConstPiece&, Tag) override { return 0; }
-  Transfer receive(const Piece&, Tag) override { return 0; }
-  bool done(Transfer) override { return true; }
-  std::vector<int> awaited() override { return {}; }
   void wait(const Deadline&) override { on_wait(); }
-  void wake() override {}
-  void interrupt() override {}
-  void cancel_transfers() override {}
-  void close(const Deadline&) override {}
 };
 
 Frame frame_of(FrameKind kind, std::uint64_t number = 0) {
@@ -66,19 +54,21 @@ class ShutdownTest : public ::testing::Test {
   ShutdownTest() {
     all_->subscribe("", [this](std::string_view word) { words_.emplace_back(word); });
   }
-  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits = {}, int rank = 0) {
-    return ending(limits, rank, scopes_over(store_));
-  }
-  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits, int rank,
-                                   std::shared_ptr<membership::Scopes> scopes) {
+  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits = {}, int rank = 0,
+                                   std::shared_ptr<membership::Scopes> scopes = {}) {
     GroupContext context;
     context.identity.rank = rank;
     for (int r = 0; r < 3; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
-    context.scopes = std::move(scopes);
+    context.scopes = scopes ? std::move(scopes) : scopes_over(store_);
     auto shutdown = std::make_unique<Shutdown>(
         wire_, context, [this] { ++failures_; }, limits);
     shutdown->start();
     return shutdown;
+  }
+  void expect_has_left(Shutdown& rank, int peer, std::uint64_t last) {
+    EXPECT_FALSE(rank.is_loss(peer));
+    EXPECT_EQ(rank.left_after(peer), last);
+    EXPECT_EQ(failures_, 0);
   }
 
   ScriptedWire wire_;
@@ -119,6 +109,7 @@ TEST_F(ShutdownTest, WhoLeavesAtTheSameTimeIsAnswered) {
 TEST_F(ShutdownTest, WhoHasLeftBeforeIsNotWaitedFor) {
   const auto rank = ending();
   rank->on_frame(1, frame_of(FrameKind::goodbye, 3));
+  expect_has_left(*rank, 1, 3);
   wire_.on_wait = [&] { EXPECT_FALSE(rank->is_loss(2)); };  // it is gone, which needs no answer either
   rank->say_goodbye(7);
   EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 2", "seen 0 to 1"));
@@ -129,9 +120,7 @@ TEST_F(ShutdownTest, AGoodbyeThatOneHasNotSeenIsHeardInTheScope) {
   const auto late = ending({}, 1);
   const auto rank = ending({.goodbye = {}});
   rank->say_goodbye(7);
-  EXPECT_FALSE(late->is_loss(0));
-  EXPECT_EQ(late->left_after(0), 7);
-  EXPECT_EQ(failures_, 0);
+  expect_has_left(*late, 0, 7);
 }
 
 // Its frame is here, and is read only while words are waited for.
@@ -145,8 +134,7 @@ TEST_F(ShutdownTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
   });
   const auto rank = ending({}, 0, scopes);
   self = rank.get();
-  EXPECT_FALSE(rank->is_loss(1));
-  EXPECT_EQ(rank->left_after(1), 4);
+  expect_has_left(*rank, 1, 4);
 }
 
 // A store that does not answer, and that nobody calls silent.
@@ -168,15 +156,19 @@ TEST_F(ShutdownTest, AnEndWithoutAGoodbyeIsALoss) {
   EXPECT_TRUE(rank->is_loss(2));
 }
 
+TEST_F(ShutdownTest, AGoodbyeThatAnotherRankReportsCounts) {
+  const auto rank = ending();
+  rank->note_left(2, 4);
+  expect_has_left(*rank, 2, 4);
+}
+
 // Of two ranks that leave together, one closes its connections first: that is no news for a third that still works.
 TEST_F(ShutdownTest, WhoHasSaidGoodbyeCallsNobodyDead) {
   const auto rank = ending();
   wire_.on_wait = [&] {
-    EXPECT_FALSE(rank->is_loss(1));
-    EXPECT_FALSE(rank->is_loss(2));
+    for (const int peer : {1, 2}) EXPECT_FALSE(rank->is_loss(peer));
   };
   rank->say_goodbye(7);
-  EXPECT_EQ(failures_, 0);
   EXPECT_THAT(words_, IsEmpty());
 }
 
@@ -196,16 +188,7 @@ TEST_F(ShutdownTest, AGoodbyeThatNoRelayHasAnsweredIsHeardInTheScope) {
   const auto rank = ending();
   rank->on_frame(1, frame_of(FrameKind::goodbye, 7));
   rank->say_goodbye(7, {1});
-  EXPECT_FALSE(other->is_loss(0));
-  EXPECT_EQ(other->left_after(0), 7);
-  EXPECT_EQ(failures_, 0);
-}
-
-TEST_F(ShutdownTest, WhatAnotherRankSaysOfALeaverCounts) {
-  const auto rank = ending();
-  rank->note_left(2, 4);
-  EXPECT_EQ(rank->left_after(2), 4);
-  EXPECT_FALSE(rank->is_loss(2));
+  expect_has_left(*other, 0, 7);
 }
 
 TEST_F(ShutdownTest, AFailureIsToldToWhomThereIsAConnectionTo) {
@@ -227,7 +210,7 @@ TEST_F(ShutdownTest, AFailureEndsAGoodbye) {
   rank->release_buffers();
   EXPECT_THROW(rank->raise(), Timeout);
   rank->tell_of_failure();
-  EXPECT_EQ(wire_.told, cause);
+  EXPECT_EQ(wire_.cause_sent, cause);
 }
 
 TEST_F(ShutdownTest, ABrokenTransferWaitsForWhoCanSayWhy) {
@@ -243,7 +226,7 @@ TEST_F(ShutdownTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
   rank->wait_for_a_cause("reset by peer", 5);
   EXPECT_EQ(rank->failure().known().sequence, 5);
   EXPECT_EQ(rank->failure().known().text,
-            "rank 0 (host host0, pid 100) lost a connection: scripted: reset by peer; rank 1 (host host1, pid 101) "
+            "rank 0 (host host0, pid 100) lost a connection: idle: reset by peer; rank 1 (host host1, pid 101) "
             "left after collective 4");
 }
 
