@@ -60,9 +60,11 @@ build() {
   compile -shared plugin.cc -o lib/liblockstep_mpi.so
 }
 
-# expect NAME FRAGMENT: the check fails with FRAGMENT in what it says; empty: it passes.
+# expect NAME FRAGMENT [COMMAND]: after COMMAND, the check fails with FRAGMENT in what it says; empty: it passes.
 expect() {
   local name=$1 fragment=$2 said status=0
+  begin
+  eval "${3:-}"
   build
   said=$("$check" --lib "$work/lib" --headers "$work/include" --list "$work/list" 2>&1) || status=$?
   if [[ -z $fragment && $status -ne 0 ]] || [[ -n $fragment && ($status -ne 1 || $said != *"$fragment"*) ]]; then
@@ -70,65 +72,38 @@ expect() {
     failed=1
   fi
 }
+# add TEXT FILE
+add() { printf '%s\n' "$1" >>"$2"; }
+header=include/lockstep/reducer.h
 
-begin
 expect faultless ""
-
-begin
-echo 'namespace lockstep { LOCKSTEP_API void leak(); void leak() {} }' >>room.cc
-expect leaked_function "exports lockstep::leak(), which no public header declares"
-
-begin
-echo 'namespace lockstep { class LOCKSTEP_API Bell { virtual void ring(); }; void Bell::ring() {} }' >>room.cc
-expect leaked_class "exports vtable for lockstep::Bell, which no public header declares"
-
-begin
-echo 'struct lockstep::Reducer::Impl { void plan(); }; void lockstep::Reducer::Impl::plan() {}' >>room.cc
-expect leaked_nested_type "exports lockstep::Reducer::Impl::plan(), of a type that no public header defines"
-
-begin
-echo 'namespace spdlog { LOCKSTEP_API void info(); void info() {} }' >>room.cc
-inside='nothing'
-expect leaked_package "exports spdlog::info(), which is not in namespace lockstep"
-
-begin
-sed -i 's/LOCKSTEP_API int chunk/int chunk/' include/lockstep/reducer.h
-expect forgotten_function "lockstep::data::chunk(int) is declared in a public header and exported by no library"
-
-begin
-sed -i 's/class LOCKSTEP_API/class/' include/lockstep/reducer.h
-expect forgotten_class "lockstep::Reducer::step() const is declared in a public header and exported by no library"
-
-begin
-echo '_ZN8lockstep4goneEv  # lockstep::gone()' >>list
-expect stale_list "does not export _ZN8lockstep4goneEv, which"
-
-begin
-: >list
-expect unlisted "exports lockstep::wake(), which no public header declares"
-
-begin
-echo '_ZNK8lockstep7Reducer4stepEv  # lockstep::Reducer::step() const' >>list
-expect public_in_list "a public header declares it"
-
-begin
-echo 'extern "C" __attribute__((visibility("default"))) void another() {}' >>plugin.cc
-expect leaking_plugin "exports another; a plug-in exports lockstep_plugin_* alone"
-
-begin
-sed -i 's/lockstep_plugin_backend/renamed/' plugin.cc
-expect plugin_without_entry "exports no lockstep_plugin_*"
-
-begin
-echo '#define X LOCKSTEP_INTERNAL_API' >>include/lockstep/reducer.h
-expect macro_of_internals "is public and uses LOCKSTEP_INTERNAL_API"
+expect leaked_function "exports lockstep::leak(), which no public header declares" \
+  "add 'namespace lockstep { LOCKSTEP_API void leak(); void leak() {} }' room.cc"
+expect leaked_class "exports vtable for lockstep::Bell, which no public header declares" \
+  "add 'namespace lockstep { class LOCKSTEP_API Bell { virtual void ring(); }; void Bell::ring() {} }' room.cc"
+expect leaked_nested_type "exports lockstep::Reducer::Impl::plan(), of a type that no public header defines" \
+  "add 'struct lockstep::Reducer::Impl { void plan(); }; void lockstep::Reducer::Impl::plan() {}' room.cc"
+expect leaked_package "exports spdlog::info(), which is not in namespace lockstep" \
+  "add 'namespace spdlog { LOCKSTEP_API void info(); void info() {} }' room.cc; inside=nothing"
+expect forgotten_function "lockstep::data::chunk(int) is declared in a public header and exported by no library" \
+  "sed -i 's/LOCKSTEP_API int chunk/int chunk/' $header"
+expect forgotten_class "lockstep::Reducer::step() const is declared in a public header and exported by no library" \
+  "sed -i 's/class LOCKSTEP_API/class/' $header"
+expect stale_list "does not export _ZN8lockstep4goneEv, which" "add '_ZN8lockstep4goneEv  # lockstep::gone()' list"
+expect unlisted "exports lockstep::wake(), which no public header declares" ": >list"
+expect public_in_list "a public header declares it" "add '_ZNK8lockstep7Reducer4stepEv  # lockstep::Reducer::step() const' list"
+expect leaking_plugin "exports another; a plug-in exports lockstep_plugin_* alone" \
+  "add 'extern \"C\" __attribute__((visibility(\"default\"))) void another() {}' plugin.cc"
+expect plugin_without_entry "exports no lockstep_plugin_*" "sed -i 's/lockstep_plugin_backend/renamed/' plugin.cc"
+expect macro_of_internals "is public and uses LOCKSTEP_INTERNAL_API" "add '#define X LOCKSTEP_INTERNAL_API' $header"
 
 # --update writes the list that then passes, and takes no public name into it.
-begin
-: >list
-build
-"$check" --update --lib "$work/lib" --headers "$work/include" --list "$work/list" >said
-expect updated ""
+update() {
+  : >list
+  build
+  "$check" --update --lib "$work/lib" --headers "$work/include" --list "$work/list" >said
+}
+expect updated "" update
 [[ $(grep -c '^_Z' list) == 1 ]] || { echo "updated: the list is wrong:" >&2; cat list >&2; failed=1; }
 
 exit "$failed"

@@ -44,45 +44,35 @@ std::vector<Message> messages_of(const Conversation& conversation) {
 class AnyReader {
  public:
   explicit AnyReader(const Message& message)
-      : kind_(message.step->kind),
+      : step_(*message.step),
         request_({}, message.dialect),
-        reply_(kind_ == Step::Kind::reply ? message.step->op : Op::ping, message.keys),
-        push_(kind_ == Step::Kind::event ? PushFormat::watch_event : PushFormat::frame) {}
+        reply_(step_.kind == Step::Kind::reply ? step_.op : Op::ping, message.keys),
+        push_(step_.kind == Step::Kind::event ? PushFormat::watch_event : PushFormat::frame) {}
 
   Status read(std::string_view input) {
-    switch (kind_) {
-      case Step::Kind::request: return request_.read(input);
-      case Step::Kind::reply: return reply_.read(input);
-      default: return push_.read(input);
-    }
-  }
-  const Contents& contents() const {
-    switch (kind_) {
-      case Step::Kind::request: return request_.request().contents;
-      case Step::Kind::reply: return reply_.contents();
-      default: return push_.contents();
-    }
+    if (step_.kind == Step::Kind::request) return request_.read(input);
+    return step_.kind == Step::Kind::reply ? reply_.read(input) : push_.read(input);
   }
   std::size_t size() const {
-    switch (kind_) {
-      case Step::Kind::request: return request_.size();
-      case Step::Kind::reply: return reply_.size();
-      default: return push_.size();
-    }
+    if (step_.kind == Step::Kind::request) return request_.size();
+    return step_.kind == Step::Kind::reply ? reply_.size() : push_.size();
   }
-  void expect(const Message& message) const {
-    const golden::OwnedContents wanted = contents_of(*message.step);
-    EXPECT_THAT(contents().keys, ElementsAreArray(wanted.keys));
-    EXPECT_THAT(contents().values, ElementsAreArray(wanted.values));
-    EXPECT_EQ(contents().number, wanted.number);
-    EXPECT_EQ(size(), message.step->bytes.size());
-    if (kind_ == Step::Kind::request) {
-      EXPECT_EQ(request_.request().op, message.step->op);
-    }
+  // It has read all that the step says.
+  void expect_whole() const {
+    const bool asks = step_.kind == Step::Kind::request;
+    const Contents& contents = asks                              ? request_.request().contents
+                               : step_.kind == Step::Kind::reply ? reply_.contents()
+                                                                 : push_.contents();
+    const golden::OwnedContents wanted = contents_of(step_);
+    EXPECT_THAT(contents.keys, ElementsAreArray(wanted.keys));
+    EXPECT_THAT(contents.values, ElementsAreArray(wanted.values));
+    EXPECT_EQ(contents.number, wanted.number);
+    EXPECT_EQ(size(), step_.bytes.size());
+    EXPECT_TRUE(!asks || request_.request().op == step_.op);
   }
 
  private:
-  Step::Kind kind_;
+  const Step& step_;
   RequestReader request_;
   ReplyReader reply_;
   PushReader push_;
@@ -110,40 +100,25 @@ TEST_P(GoldenTest, IsWrittenToTheSameBytes) {
   }
 }
 
-TEST_P(GoldenTest, IsReadWholeAndLeavesWhatFollows) {
-  for (const Message& message : messages_of(GetParam())) {
-    SCOPED_TRACE(message.step->where);
-    const std::string input = message.step->bytes + "\x01next";
-    AnyReader reader(message);
-    ASSERT_EQ(reader.read(input), Status::ok);
-    reader.expect(message);
-  }
-}
-
-TEST_P(GoldenTest, MayBeSplitAtEveryByte) {
+TEST_P(GoldenTest, IsReadHoweverItArrivesAndLeavesWhatFollows) {
   for (const Message& message : messages_of(GetParam())) {
     const std::string& bytes = message.step->bytes;
+    const std::string followed = bytes + "\x01next";
+    AnyReader steady(message);  // byte by byte
     for (std::size_t split = 0; split < bytes.size(); ++split) {
       SCOPED_TRACE(message.step->where + ", split at " + std::to_string(split));
-      AnyReader reader(message);
       // Each piece in memory of its own: nothing may be kept of where the bytes were.
+      ASSERT_EQ(steady.read(std::string(bytes, 0, split)), Status::need_more);
+      AnyReader reader(message);
       ASSERT_EQ(reader.read(std::string(bytes, 0, split)), Status::need_more);
       ASSERT_EQ(reader.read(bytes), Status::ok);
-      reader.expect(message);
+      reader.expect_whole();
     }
-  }
-}
-
-TEST_P(GoldenTest, MayComeByteByByte) {
-  for (const Message& message : messages_of(GetParam())) {
     SCOPED_TRACE(message.step->where);
-    const std::string& bytes = message.step->bytes;
-    AnyReader reader(message);
-    for (std::size_t size = 0; size < bytes.size(); ++size) {
-      ASSERT_EQ(reader.read(std::string(bytes, 0, size)), Status::need_more) << size;
+    for (AnyReader reader : {steady, AnyReader(message)}) {
+      ASSERT_EQ(reader.read(followed), Status::ok);
+      reader.expect_whole();
     }
-    ASSERT_EQ(reader.read(bytes), Status::ok);
-    reader.expect(message);
   }
 }
 
@@ -208,17 +183,6 @@ TEST(Golden, HasEveryOperationOfEveryDialect) {
   }
 }
 
-TEST(Golden, FirstBytesTellTheDialectOfEachClient) {
-  for (const Conversation& conversation : golden::conversations()) {
-    if (!conversation.replayable || conversation.name == "current: another magic") continue;
-    std::set<char> seen;
-    for (const Step& step : conversation.steps) {
-      if (!step.from_client() || !seen.insert(step.client).second) continue;
-      EXPECT_EQ(detect_dialect(step.bytes), conversation.dialect) << step.where;
-    }
-  }
-}
-
 // The bytes in the code blocks of PROTOCOL.md: "NAME > 01 02   comment", and lines of bytes below it.
 std::vector<std::string> bytes_on_the_page() {
   std::ifstream in(LOCKSTEP_SOURCE_FOLDER "/proto/PROTOCOL.md");
@@ -257,17 +221,15 @@ TEST(Golden, EveryExampleOfThePageIsInTheTranscripts) {
 }
 
 TEST(GoldenReader, RefusesWhatItDoesNotUnderstand) {
-  const std::string head = "dialect current\nconversation x\n";
+  const auto contents = [](const std::string& line) {
+    return contents_of(golden::parse("f.txt", "dialect current\nconversation x\n" + line + "\n")[0].steps[0]);
+  };
+  for (const char* line : {"a > NONE", "a < raw", "a sleeps", "a > raw\n    0", "a > GET \"k\"", "a > GET keys \"k"}) {
+    EXPECT_THROW(contents(line), std::runtime_error) << line;
+  }
   EXPECT_THROW(golden::parse("f.txt", "conversation x\n"), std::runtime_error);
-  EXPECT_THROW(golden::parse("f.txt", head + "a > NONE\n"), std::runtime_error);
-  EXPECT_THROW(golden::parse("f.txt", head + "a < raw\n"), std::runtime_error);
-  EXPECT_THROW(golden::parse("f.txt", head + "a sleeps\n"), std::runtime_error);
-  EXPECT_THROW(golden::parse("f.txt", head + "a > raw\n    0\n"), std::runtime_error);
   EXPECT_THROW(golden::parse("f.txt", "    00\n"), std::runtime_error);
-  EXPECT_THROW(contents_of(golden::parse("f.txt", head + "a > GET \"k\"\n")[0].steps[0]), std::runtime_error);
-  EXPECT_THROW(contents_of(golden::parse("f.txt", head + "a > GET keys \"k\n")[0].steps[0]), std::runtime_error);
-  EXPECT_EQ(contents_of(golden::parse("f.txt", head + "a > GET keys \"\\x00k\"\n")[0].steps[0]).keys,
-            std::vector<std::string>{std::string("\0k", 2)});
+  EXPECT_EQ(contents("a > GET keys \"\\x00k\"").keys, std::vector<std::string>{std::string("\0k", 2)});
 }
 
 }  // namespace
