@@ -44,16 +44,22 @@ TEST(Failure, TheFirstCauseThatIsPassedOnIsEverybodys) {
   wait_until([&] { return calls == 2; });
 }
 
-// From the link's own thread, which brings the cause.
-TEST(Failure, IsProposedWithoutAWait) {
+TEST(Failure, AStoreThatSaysNothingIsWaitedForNotForEver) {
   const auto scopes = std::make_shared<membership::Scopes>();
   scopes->begin([](auto&&...) {});
   Failure failure({scopes}, 0, [] {}, {});
   failure.start();
+  // From the link's own thread, which brings the cause.
   failure.propose_async({.text = "rank 2 is lost"});
   EXPECT_FALSE(failure.happened());
   scopes->deliver("", encode(Cause{.text = "rank 1 was first"}));
   EXPECT_EQ(failure.known().text, "rank 1 was first");
+  const auto scopes_of_1 = std::make_shared<membership::Scopes>();
+  scopes_of_1->begin([](auto&&...) {});
+  Failure waits({scopes_of_1}, 1, [] {}, {});
+  waits.start();
+  waits.propose({.text = "rank 3 is late"});
+  EXPECT_EQ(waits.known().text, "rank 3 is late");
 }
 
 // Who hears it from the membership and who is told by a frame read the same.
@@ -111,15 +117,6 @@ TEST(Failure, WhatARankHasProposedFirstStandsOnceTheStoreIsKnownNotToAnswer) {
   waits.join();
   EXPECT_EQ(failure.known().text, "rank 3 is late");
   EXPECT_EQ(proposed, 1);
-}
-
-TEST(Failure, AStoreThatSaysNothingIsNotWaitedForForEver) {
-  const auto scopes = std::make_shared<membership::Scopes>();
-  scopes->begin([](auto&&...) {});
-  Failure failure({scopes}, 1, [] {}, {});
-  failure.start();
-  failure.propose({.text = "rank 3 is late"});
-  EXPECT_EQ(failure.known().text, "rank 3 is late");
 }
 
 }  // namespace

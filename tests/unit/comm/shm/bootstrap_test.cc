@@ -36,6 +36,15 @@ std::pair<UniqueFd, UniqueFd> make_line() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+// Of rank 0; what its timeout would end takes too long.
+GroupContext context_of_two() {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  context.timeout = 1h;
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  return context;
+}
+
 DescriptorChannels at_the_end_of(UniqueFd socket) {
   std::vector<UniqueFd> sockets;
   sockets.push_back(std::move(socket));
@@ -55,21 +64,16 @@ TEST(DescriptorChannels, ALineThatFailsKeepsNoOtherFromItsDescriptor) {
   EXPECT_TRUE(at_the_end_of(std::move(far_2)).receive(Deadline::after(60s)));
 }
 
-TEST(DescriptorChannels, WhoWaitsLooksAround) {
+TEST(DescriptorChannels, TheDeadlineEndsAWaitAndSoDoesALookAround) {
   auto [near, far] = make_line();
-  int looks = 0;
   DescriptorChannels waiting = at_the_end_of(std::move(far));
-  EXPECT_THROW(waiting.receive(Deadline::after(60s),
-                               [&looks] {
-                                 if (++looks == 2) throw PeerLost("the group was aborted");
-                               }),
-               PeerLost);
+  EXPECT_THROW(waiting.receive(Deadline::after(60ms)), Timeout);
+  int looks = 0;
+  const auto look = [&looks] {
+    if (++looks == 2) throw PeerLost("the group was aborted");
+  };
+  EXPECT_THROW(waiting.receive(Deadline::after(60s), look), PeerLost);
   EXPECT_EQ(looks, 2);
-}
-
-TEST(DescriptorChannels, TheDeadlineEndsAWait) {
-  auto [near, far] = make_line();
-  EXPECT_THROW(at_the_end_of(std::move(far)).receive(Deadline::after(60ms)), Timeout);
 }
 
 // Rank 0 comes to an allocate of one byte, but hands nothing out: it aborts.
@@ -89,10 +93,7 @@ void agree_and_abort(const GroupContext& context, std::latch& over) {
 }
 
 TEST(DescriptorChannels, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
-  GroupContext context;
-  context.store = std::make_shared<store::HashStore>();
-  context.timeout = 1h;  // only the abort can end it
-  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  const GroupContext context = context_of_two();
   std::latch over(1);
   std::thread rank_0([&] { agree_and_abort(context, over); });
   GroupContext own = context;
@@ -122,9 +123,7 @@ void agree_and_die(const GroupContext& context) {
 
 // Any process of this user may connect and say nothing. Waited for one behind the other, these would take minutes.
 TEST(Meet, RanksDoNotWaitBehindWhoSaysNothing) {
-  GroupContext context;
-  context.store = std::make_shared<store::HashStore>();
-  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  const GroupContext context = context_of_two();
   std::vector<UniqueFd> strangers;
   std::thread rank_1([&] {
     const std::string name = context.store->get("shm/endpoint", Deadline::after(40s));
@@ -138,9 +137,7 @@ TEST(Meet, RanksDoNotWaitBehindWhoSaysNothing) {
 }
 
 TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
-  GroupContext context;
-  context.store = std::make_shared<store::HashStore>();
-  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  const GroupContext context = context_of_two();
   std::thread rank_1([&] { agree_and_die(context); });
   expect_failure<PeerLost>([&] { set_up(context, Deadline::after(60s)); }, {.rank = 1, .reporter = 0});
   rank_1.join();
