@@ -14,12 +14,16 @@ namespace {
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 
-TEST(HostPort, ReadsWhatPeopleWrite) {
-  EXPECT_EQ(parse_host_port("node0:29400"), (HostPort{"node0", 29400}));
-  EXPECT_EQ(parse_host_port("10.0.0.7:0"), (HostPort{"10.0.0.7", 0}));
-  EXPECT_EQ(parse_host_port("[::1]:65535"), (HostPort{"::1", 65535}));
-  EXPECT_EQ(parse_host_port("[fe80::1%eth0]:1"), (HostPort{"fe80::1%eth0", 1}));
-  EXPECT_EQ(parse_host_port(":80"), (HostPort{"", 80}));
+TEST(HostPort, ReadsWhatPeopleWriteAndWritesWhatItReads) {
+  const std::pair<const char*, HostPort> cases[] = {{"node0:29400", {"node0", 29400}},
+                                                    {"10.0.0.7:0", {"10.0.0.7", 0}},
+                                                    {"[::1]:65535", {"::1", 65535}},
+                                                    {"[fe80::1%eth0]:1", {"fe80::1%eth0", 1}},
+                                                    {":80", {"", 80}}};
+  for (const auto& [text, wanted] : cases) {
+    EXPECT_EQ(parse_host_port(text), wanted);
+    EXPECT_EQ(wanted.to_string(), text);
+  }
   EXPECT_EQ(parse_host_port("node0", 29400), (HostPort{"node0", 29400}));
   EXPECT_EQ(parse_host_port("[::1]", 29400), (HostPort{"::1", 29400}));
   EXPECT_EQ(parse_host_port("node0:1", 29400), (HostPort{"node0", 1}));
@@ -32,10 +36,9 @@ TEST(HostPort, SaysWhatIsWrong) {
       {"node0:-1", "the port is not"}, {"node0:1 ", "the port is not"},   {"::1:80", "needs brackets"},
       {"[::1", "not closed"},          {"[::1]80", "may follow"},         {"tcp://node0:80", "needs brackets"},
   };
-  for (const auto& [wrong, reason] : cases) {
-    const std::string& text = wrong;
-    const std::string error = error_of([&] { parse_host_port(text); });
-    expect_text(error, {"'" + text + "'", reason, "host:port"});
+  for (const auto& [text, reason] : cases) {
+    const auto parse = [&wrong = text] { parse_host_port(wrong); };
+    expect_text(error_of(parse), {"'" + text + "'", reason, "host:port"});
   }
 }
 
@@ -60,16 +63,9 @@ TEST(Host, ThatIsNoneIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[::1", "'[' is not closed"}, {"[::1]:80", "something follows ']'"}, {"node0:80", "it has a port"},
       {" node0", "a space"},         {"node0\n", "a line's end"},           {"tcp://node0", "a slash"}};
-  for (const auto& [wrong, reason] : cases) {
-    const std::string& text = wrong;
-    const std::string error = error_of([&] { parse_host(text); });
-    expect_text(error, {reason, "10.0.0.7 or ::1"});
-  }
-}
-
-TEST(HostPort, WritesWhatItReads) {
-  for (const std::string text : {"node0:29400", "10.0.0.7:1", "[::1]:80", ":0"}) {
-    EXPECT_EQ(parse_host_port(text).to_string(), text);
+  for (const auto& [text, reason] : cases) {
+    const auto parse = [&wrong = text] { parse_host(wrong); };
+    expect_text(error_of(parse), {reason, "10.0.0.7 or ::1"});
   }
 }
 

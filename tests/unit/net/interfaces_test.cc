@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interfaces and variables in, choice and reason out.
-#include "runtime/net/interfaces.h"
-
+// The address of this host that others reach: interfaces and variables in, choice and reason out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "runtime/net/interfaces.h"
+#include "runtime/net/route.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::net::interfaces_test {
@@ -92,17 +92,35 @@ TEST(ChooseInterface, AWishThatNothingMeetsIsRefusedWithWhatThereIs) {
   }
 }
 
-TEST(ChooseInterface, OfThisHost) {
+TEST(LocalAddresses, HaveLoopbackLast) {
   const auto here = interfaces_of_this_host();
   expect_text(describe_interfaces(here), {"127.0.0.1"});
   EXPECT_FALSE(choose_interface(here, {}).address.empty());
-}
-
-TEST(LocalAddresses, HaveLoopbackLast) {
   const auto addresses = local_addresses();
   ASSERT_FALSE(addresses.empty());
   EXPECT_EQ(std::count(addresses.begin(), addresses.end(), "127.0.0.1"), 1);
   EXPECT_TRUE(addresses.back() == "127.0.0.1" || addresses.back() == "::1") << addresses.back();
+}
+
+TEST(Route, EveryAddressOfThisHostIsFacedFromOneOfThem) {
+  EXPECT_EQ(address_towards({"127.0.0.1", 29400}), "127.0.0.1");
+  EXPECT_EQ(address_towards({"localhost", 29400}), "127.0.0.1");
+  const auto own = local_addresses();
+  for (const std::string& address : own) {
+    if (address.find(':') != std::string::npos) continue;  // a link-local one needs a scope
+    const std::string source = address_towards({address, 1});
+    EXPECT_NE(std::find(own.begin(), own.end(), source), own.end()) << address << " from " << source;
+  }
+  expect_text(error_of<StoreError>([&] { address_towards({"no-such-host.invalid", 1}); }), {"no-such-host.invalid"});
+}
+
+TEST(OwnAddress, ByLoopbackNobodyComesFromAnotherHost) {
+  const std::vector<Interface> all = {kLoopback, kEthernet, kInfiniband};
+  const Environment wishes(Variables{{"GLOO_SOCKET_IFNAME", "ib0"}});
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/false, all, {}), "127.0.0.1");
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, all, {}), "10.0.0.7");
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, all, wishes), "10.1.0.7");
+  EXPECT_EQ(own_address("in-process", /*several_hosts=*/false, all, {}), "") << "a store in this process has none";
 }
 
 }  // namespace

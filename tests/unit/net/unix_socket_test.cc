@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 #include "tests/support/error_of.h"
+#include "tests/support/limited_to.h"
 
 namespace lockstep::net::unix_socket_test {
 namespace {
@@ -51,35 +52,20 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 TEST(UnixSocket, ConnectWaitsForAListenerThatComesLater) {
   const std::string name = unique_name("late");
-  std::atomic<bool> connected{false};
-  std::thread client([&] {
-    const UniqueFd fd = unix_connect_abstract(name, soon());
-    connected = true;
-    send_all(fd.get(), "hello", soon());
-  });
+  std::thread client([&] { send_all(unix_connect_abstract(name, soon()).get(), "hello", soon()); });
   const UniqueFd listener = unix_listen_abstract(name);
   const UniqueFd server = unix_accept(listener, soon());
   std::string text(5, '\0');
   recv_exact(server.get(), std::as_writable_bytes(std::span(text)), soon());
   client.join();
-  EXPECT_TRUE(connected);
   EXPECT_EQ(text, "hello");
-}
-
-TEST(UnixSocket, ConnectTimesOutAndNamesTheSocket) {
-  const std::string name = unique_name("nobody");
-  const std::string message =
-      error_of<Timeout>([&] { unix_connect_abstract(name, Deadline::after(milliseconds(30))); });
-  expect_text(message, {"@" + name, "of 0.03 s"});
-}
-
-TEST(UnixSocket, AcceptTimesOut) {
-  const UniqueFd listener = unix_listen_abstract(unique_name("quiet"));
   EXPECT_THROW(unix_accept(listener, Deadline::after(milliseconds(20))), Timeout);
 }
 
 TEST(UnixSocket, NameIsTakenOnceAndFreeAfterClose) {
   const std::string name = unique_name("taken");
+  expect_text(error_of<Timeout>([&] { unix_connect_abstract(name, Deadline::after(milliseconds(30))); }),
+              {"@" + name, "of 0.03 s"});
   UniqueFd listener = unix_listen_abstract(name);
   const auto error = thrown_by<SystemError>([&] { unix_listen_abstract(name); });
   ASSERT_TRUE(error);
@@ -150,46 +136,32 @@ TEST(UnixSocket, MostDescriptorsFitOneMessage) {
 
 TEST(UnixSocket, FullDescriptorTableIsAnErrorThatNamesTheRemedy) {
   const Pair pair = connected();
-  const std::vector<int> fds(100, STDERR_FILENO);
-  send_with_fds(pair.client.get(), bytes_of("x"), fds, soon());
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit low = before;
-  low.rlim_cur = 50;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  send_with_fds(pair.client.get(), bytes_of("x"), std::vector<int>(100, STDERR_FILENO), soon());
+  const lockstep::testing::LimitedTo low(RLIMIT_NOFILE, 50);
   std::byte byte;
   std::vector<UniqueFd> received;
-  const std::string message =
-      error_of<Error>([&] { recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon()); });
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  expect_text(message, {"ulimit -n"});
+  expect_text(error_of<Error>([&] { recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon()); }),
+              {"ulimit -n"});
 }
 
-TEST(UnixSocket, EndOfPeerIsATypedError) {
+TEST(UnixSocket, ATimeoutAndTheEndOfThePeerCountWhatCame) {
   Pair pair = connected();
-  send_all(pair.client.get(), "ab", soon());
-  pair.client.reset();
   std::string text(4, '\0');
   std::vector<UniqueFd> fds;
-  expect_text(error_of<ConnectionClosed>(
-                  [&] { recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, soon()); }),
-              {"2 of 4 bytes"});
+  const auto receive = [&](const Deadline& deadline) {
+    recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, deadline);
+  };
+  send_all(pair.client.get(), "abc", soon());
+  expect_text(error_of<Timeout>([&] { receive(Deadline::after(milliseconds(20))); }),
+              {"3 of 4 bytes", "pid " + std::to_string(::getpid())});
+  send_all(pair.client.get(), "ab", soon());
+  pair.client.reset();
+  expect_text(error_of<ConnectionClosed>([&] { receive(soon()); }), {"2 of 4 bytes"});
   expect_text(error_of<ConnectionClosed>(
                   [&] { recv_exact(pair.server.get(), std::as_writable_bytes(std::span(text)), soon()); }),
               {"0 of 4 bytes"});
   EXPECT_THROW(send_all(pair.server.get(), "x", soon()), ConnectionClosed);
   EXPECT_THROW(send_with_fds(pair.server.get(), bytes_of("x"), {}, soon()), ConnectionClosed);
-}
-
-TEST(UnixSocket, ReceiveTimesOutAndCountsWhatCame) {
-  const Pair pair = connected();
-  send_all(pair.client.get(), "abc", soon());
-  std::string text(4, '\0');
-  std::vector<UniqueFd> fds;
-  const std::string message = error_of<Timeout>([&] {
-    recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, Deadline::after(milliseconds(20)));
-  });
-  expect_text(message, {"3 of 4 bytes", "pid " + std::to_string(::getpid())});
 }
 
 TEST(UnixSocket, SendWaitsForASlowReaderAndTimesOutOnADeadOne) {
