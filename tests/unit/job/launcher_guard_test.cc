@@ -3,7 +3,6 @@
 #include "runtime/job/launcher_guard.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,57 +25,51 @@
 namespace lockstep::launcher_guard_test {
 namespace {
 
-using ::testing::HasSubstr;
 using Kind = LauncherGuard::Kind;
 
-LauncherGuard plan(std::map<std::string, std::string, std::less<>> variables, const std::vector<Ancestor>& ancestors) {
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+LauncherGuard plan(Variables variables, const std::vector<Ancestor>& ancestors) {
   return plan_launcher_guard(Environment(std::move(variables)), ancestors);
 }
 
-const std::vector<Ancestor> kUnderBash = {{100, "bash"}, {1, "init"}};
-
-TEST(LauncherGuardPlan, AProcessStartedByHandIsLeftAlone) {
-  EXPECT_EQ(plan({}, kUnderBash).kind, Kind::none);
-  EXPECT_EQ(plan({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, kUnderBash).kind, Kind::none);
-  EXPECT_EQ(plan({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {{100, "mpirun"}}).kind, Kind::none);
-}
-
-TEST(LauncherGuardPlan, AParentThatIsTheLauncherNeedsNoThread) {
-  const LauncherGuard guard =
-      plan({{"LOCKSTEP_LAUNCHER_PID", "100"}, {"LOCKSTEP_LAUNCHER_FD", "7"}}, {{100, "lockstep"}});
-  EXPECT_EQ(guard.kind, Kind::death_signal);
-  EXPECT_EQ(guard.pid, 100);
-}
-
-TEST(LauncherGuardPlan, AWrapperBetweenMeansThePipe) {
-  const LauncherGuard guard =
-      plan({{"LOCKSTEP_LAUNCHER_PID", "99"}, {"LOCKSTEP_LAUNCHER_FD", "7:1234"}}, {{100, "sh"}, {99, "lockstep"}});
-  EXPECT_EQ(guard.kind, Kind::watch_pipe);
-  EXPECT_EQ(guard.fd, 7);
-  EXPECT_EQ(guard.inode, 1234u);
-  EXPECT_EQ(plan({{"LOCKSTEP_LAUNCHER_PID", "99"}, {"LOCKSTEP_LAUNCHER_FD", "7"}}, {}).inode, std::nullopt);
-}
-
-TEST(LauncherGuardPlan, NoPipeAndAnotherParentIsLeftAlone) {
-  EXPECT_EQ(plan({{"LOCKSTEP_LAUNCHER_PID", "99"}}, kUnderBash).kind, Kind::none);
-}
-
-TEST(LauncherGuardPlan, Mpirun) {
-  const LauncherGuard direct = plan({{"OMPI_COMM_WORLD_RANK", "0"}}, {{50, "orted"}, {1, "init"}});
-  EXPECT_EQ(direct.kind, Kind::death_signal);
-  EXPECT_EQ(direct.pid, 50);
-  const LauncherGuard wrapped = plan({{"OMPI_COMM_WORLD_RANK", "0"}}, {{60, "sh"}, {50, "mpirun"}, {1, "init"}});
-  EXPECT_EQ(wrapped.kind, Kind::watch_process);
-  EXPECT_EQ(wrapped.pid, 50);
-  EXPECT_EQ(plan({{"OMPI_COMM_WORLD_RANK", "0"}}, kUnderBash).kind, Kind::none);
-}
-
-TEST(LauncherGuardPlan, BadValuesAreRefused) {
-  const std::vector<Ancestor> none;
-  EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "x"}}, none), InvalidArgument);
-  EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "0"}}, none), InvalidArgument);
+TEST(LauncherGuardPlan, IsChosenFromVariablesAndAncestors) {
+  const std::vector<Ancestor> bash = {{100, "bash"}, {1, "init"}};
+  const Variables by_hand = {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, mpi = {{"OMPI_COMM_WORLD_RANK", "0"}};
+  const auto of_lockstep = [](const char* pid, const char* pipe) {
+    return Variables{{"LOCKSTEP_LAUNCHER_PID", pid}, {"LOCKSTEP_LAUNCHER_FD", pipe}};
+  };
+  struct Case {
+    const char* name;
+    Variables variables;
+    std::vector<Ancestor> ancestors;
+    Kind kind = Kind::none;
+    int pid = 0;
+    int fd = -1;
+    std::optional<std::uint64_t> inode = {};
+  };
+  const Case cases[] = {
+      {"started by hand", {}, bash},
+      {"by hand, as a rank", by_hand, bash},
+      {"by hand, under mpirun", by_hand, {{100, "mpirun"}}},
+      {"the launcher is the parent", of_lockstep("100", "7"), {{100, "lockstep"}}, Kind::death_signal, 100},
+      {"a wrapper between", of_lockstep("9", "7:1234"), {{100, "sh"}, {9, "lockstep"}}, Kind::watch_pipe, 9, 7, 1234},
+      {"a pipe of an older launcher", of_lockstep("99", "7"), {}, Kind::watch_pipe, 99, 7},
+      {"no pipe and another parent", of_lockstep("99", ""), bash, Kind::none, 99},
+      {"orted is the parent", mpi, {{50, "orted"}, {1, "init"}}, Kind::death_signal, 50},
+      {"mpirun and a wrapper", mpi, {{60, "sh"}, {50, "mpirun"}, {1, "init"}}, Kind::watch_process, 50},
+      {"no mpirun", mpi, bash}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    const LauncherGuard guard = plan(one.variables, one.ancestors);
+    EXPECT_EQ(guard.kind, one.kind);
+    EXPECT_EQ(guard.pid, one.pid);
+    EXPECT_EQ(guard.fd, one.fd);
+    EXPECT_EQ(guard.inode, one.inode);
+  }
+  for (const char* pid : {"x", "0"}) EXPECT_THROW(plan(of_lockstep(pid, ""), {}), InvalidArgument) << pid;
   for (const char* fd : {"x", "-1", "7:", "7:x", ":1"}) {
-    EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "1"}, {"LOCKSTEP_LAUNCHER_FD", fd}}, none), InvalidArgument) << fd;
+    EXPECT_THROW(plan(of_lockstep("1", fd), {}), InvalidArgument) << fd;
   }
 }
 
@@ -190,24 +183,17 @@ TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
               7);
 }
 
-TEST(LauncherGuard, KillingAParentEndsItsRank) {
-  expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
-    in_child([&] {
-      install_guard(guard_of(Kind::death_signal, launcher));
-      say_ready(alive);
-      return stay();
+TEST(LauncherGuard, KillingAParentEndsItsRankThoughItsJoiningThreadHasEnded) {
+  for (const bool is_joined_by_thread : {false, true}) {
+    expect_rank_ends_with_launcher([=](pid_t launcher, const Pipe& alive) {
+      in_child([&] {
+        const auto join = [&] { install_guard(guard_of(Kind::death_signal, launcher)); };
+        is_joined_by_thread ? std::thread(join).join() : join();
+        say_ready(alive);
+        return stay();
+      });
     });
-  });
-}
-
-TEST(LauncherGuard, KillingAParentEndsARankWhoseJoiningThreadHasEnded) {
-  expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
-    in_child([&] {
-      std::thread([&] { install_guard(guard_of(Kind::death_signal, launcher)); }).join();
-      say_ready(alive);
-      return stay();
-    });
-  });
+  }
 }
 
 // As a container's seccomp profile does. False if this kernel has no filters.

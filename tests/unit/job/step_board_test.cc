@@ -40,34 +40,23 @@ TEST(StepBoard, HasTheLastStepOfARankThatWasKilled) {
   EXPECT_EQ(board.steps_done(2), std::nullopt);
 }
 
-TEST(StepBoard, AStepThatHasBegunIsNoneThatIsDone) {
-  const StepBoard board(1);
-  Child rank([](const Line& line) {
-    open_step_board(::getppid(), 0);
-    keep_step_begun();
-    line.tell(true);
-    bool goes_on = false;
-    line.hear(goes_on);
-    keep_steps_done(58);
-    keep_step_begun();
-    keep_steps_done(3);  // of another group
-    return 0;
-  });
-  ASSERT_TRUE(rank.told<bool>());
-  EXPECT_EQ(board.steps_done(0), 0);
-  rank.line().tell(true);
-  EXPECT_EQ(rank.wait(), 0);
-  EXPECT_EQ(board.steps_done(0), 58);
-}
-
-TEST(StepBoard, AStartHasAWordOfItsOwn) {
-  for (const int steps : {8, 3}) {
+TEST(StepBoard, AStepThatHasBegunIsNoneThatIsDoneAndAStartHasAWordOfItsOwn) {
+  for (const int steps : {58, 3}) {
     const StepBoard board(1);
-    Child rank([steps](const Line&) {
+    Child rank([steps](const Line& line) {
       open_step_board(::getppid(), 0);
+      keep_step_begun();
+      line.tell(true);
+      bool goes_on = false;
+      line.hear(goes_on);
       keep_steps_done(steps);
+      keep_step_begun();
+      keep_steps_done(steps - 1);  // of another group
       return 0;
     });
+    ASSERT_TRUE(rank.told<bool>());
+    EXPECT_EQ(board.steps_done(0), 0);
+    rank.line().tell(true);
     EXPECT_EQ(rank.wait(), 0);
     EXPECT_EQ(board.steps_done(0), steps);
   }
@@ -93,50 +82,39 @@ TEST(StepBoard, ARankReadsWhatTheLaunchersSignalIsFor) {
   EXPECT_EQ(board.steps_done(0), std::nullopt) << "of no rank";
 }
 
+[[noreturn]] int quit(int code) { ::_exit(code); }
+[[noreturn]] int call_exit(int code) { std::exit(code); }
+
 TEST(StepBoard, HasTheExitCodeOfTheProgramOrThatItHadNone) {
   struct End {
     std::function<int()> body;
     std::optional<int> exit_code = {};
     bool has_left = false;
   };
-  const auto quit = [](int code) {
-    ::_exit(code);
-    return 0;
-  };
-  const std::vector<End> ends = {
-      {[] {
-         std::exit(3);
-         return 0;
-       },
-       3, true},
-      {[] {
-         std::exit(256 + 7);
-         return 0;
-       },
-       7, true},
-      {[&] { return quit(3); }},
-      {[&] {
-         keep_exit_code(75);
-         return quit(75);
-       },
-       75, true},
-      {[&] {
-         keep_program_left();
-         return quit(0);
-       },
-       {},
-       true},
-      {[&] {
-        keep_program_left();
-        open_step_board(::getppid(), 1);
-        return quit(0);
-      }},
-      {[&] {
-        if (::fork() == 0) std::exit(5);
-        ::wait(nullptr);
-        return quit(0);
-      }},
-  };
+  const End ends[] = {{[] { return call_exit(3); }, 3, true},
+                      {[] { return call_exit(256 + 7); }, 7, true},
+                      {[] { return quit(3); }},
+                      {[] {
+                         keep_exit_code(75);
+                         return quit(75);
+                       },
+                       75, true},
+                      {[] {
+                         keep_program_left();
+                         return quit(0);
+                       },
+                       {},
+                       true},
+                      {[] {
+                        keep_program_left();
+                        open_step_board(::getppid(), 1);
+                        return quit(0);
+                      }},
+                      {[] {
+                        if (::fork() == 0) std::exit(5);
+                        ::wait(nullptr);
+                        return quit(0);
+                      }}};
   for (const End& end : ends) {
     const StepBoard board(2);
     EXPECT_FALSE(board.program(1)) << "nobody has come";
@@ -170,12 +148,8 @@ TEST(StepBoard, WhereThereIsNoneOrItHasNoWordForTheRankNothingIsKeptAndNothingFa
   });
   EXPECT_EQ(one_too_many.wait(), 0);
   EXPECT_EQ(board.steps_done(0), std::nullopt);
-}
-
-TEST(StepBoard, UnderALimitOnFilesNothingIsKnownAndNobodyEnds) {
   const LimitedTo none(RLIMIT_FSIZE, 0);
-  const StepBoard board(4);
-  EXPECT_EQ(board.steps_done(3), std::nullopt);
+  EXPECT_EQ(StepBoard(4).steps_done(3), std::nullopt) << "under a limit on files nobody ends";
 }
 
 }  // namespace
