@@ -16,10 +16,18 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-ExactSquares of(const std::vector<float>& values) {
-  ExactSquares squares;
+template <typename Squares, typename T>
+Squares squares_of(const std::vector<T>& values) {
+  Squares squares;
   squares.add(values.data(), std::ssize(values));
   return squares;
+}
+ExactSquares of(const std::vector<float>& values) { return squares_of<ExactSquares>(values); }
+ExactDoubleSquares of_doubles(const std::vector<double>& values) { return squares_of<ExactDoubleSquares>(values); }
+
+template <typename Squares>
+void add(Squares& sum, const Squares& part) {
+  for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += part.words[i];
 }
 
 TEST(ExactSquares, AreRoundedOnce) {
@@ -43,51 +51,52 @@ TEST(ExactSquares, ReachFromTheLeastFloatToTheLargest) {
   EXPECT_EQ(of(std::vector<float>(1 << 20, largest)).sum(), std::ldexp(square, 20));
 }
 
-TEST(ExactSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
+// Of `count` values between 2^least and 2^most.
+template <typename Squares, typename T>
+void expect_same_bits(std::size_t count, int least, int most) {
   std::mt19937_64 random(1);
-  std::normal_distribution<float> mantissa;
-  std::uniform_int_distribution<int> exponent(-140, 120);
-  for (const std::size_t count : {1u, 17u, 1000u, 100000u}) {
-    std::vector<float> values(count);
-    for (float& value : values) value = std::ldexp(mantissa(random), count == 1000 ? exponent(random) : -7);
-    const double wanted = of(values).sum();
-    long double near = 0;
-    for (const float value : values) near += static_cast<long double>(value) * static_cast<long double>(value);
-    EXPECT_NEAR(wanted, static_cast<double>(near), 1e-14 * static_cast<double>(near));
-    for (int repetition = 0; repetition < 20; ++repetition) {
-      std::shuffle(values.begin(), values.end(), random);
-      ExactSquares sum;
-      for (std::size_t begin = 0; begin < count;) {
-        const std::size_t size = std::min<std::size_t>(count - begin, 1 + random() % count);
-        const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
-        const ExactSquares part = of({first, first + static_cast<std::ptrdiff_t>(size)});
-        for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += part.words[i];
-        begin += size;
-      }
-      ASSERT_EQ(sum.sum(), wanted) << count;
+  std::normal_distribution<T> mantissa;
+  std::uniform_int_distribution<int> exponent(least, most);
+  std::vector<T> values(count);
+  for (T& value : values) value = std::ldexp(mantissa(random), exponent(random));
+  const double wanted = squares_of<Squares>(values).sum();
+  long double near = 0;
+  for (const T value : values) near += static_cast<long double>(value) * static_cast<long double>(value);
+  EXPECT_NEAR(wanted / static_cast<double>(near), 1, 1e-14);
+  for (int repetition = 0; repetition < 20; ++repetition) {
+    std::shuffle(values.begin(), values.end(), random);
+    Squares sum;
+    for (std::size_t begin = 0; begin < count;) {
+      const std::size_t size = std::min<std::size_t>(count - begin, 1 + random() % count);
+      const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+      add(sum, squares_of<Squares>(std::vector<T>(first, first + static_cast<std::ptrdiff_t>(size))));
+      begin += size;
     }
+    ASSERT_EQ(sum.sum(), wanted) << count;
   }
+}
+
+TEST(ExactSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
+  for (const std::size_t count : {1u, 17u, 100000u}) {
+    expect_same_bits<ExactSquares, float>(count, -7, -7);
+    expect_same_bits<ExactDoubleSquares, double>(count, -7, -7);
+  }
+  expect_same_bits<ExactSquares, float>(1000, -140, 120);
+  expect_same_bits<ExactDoubleSquares, double>(17, -500, 500);
 }
 
 TEST(ExactSquares, WhatIsNotFiniteShowsInTheSumOfTheParts) {
   const float infinity = std::numeric_limits<float>::infinity();
   ExactSquares sum = of({1, -infinity, 2});
   EXPECT_EQ(sum.sum(), kInfinity);
-  for (const ExactSquares& part : {of({infinity, 3}), of({1})}) {
-    for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += part.words[i];
-  }
+  add(sum, of({infinity, 3}));
+  add(sum, of({1}));
   EXPECT_EQ(sum.sum(), kInfinity);
-  for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += of({5, kNan}).words[i];
+  add(sum, of({5, kNan}));
   EXPECT_TRUE(std::isnan(sum.sum()));
   std::vector<float> many(100000, 1);
   many.back() = kNan;
   EXPECT_TRUE(std::isnan(of(many).sum()));
-}
-
-ExactDoubleSquares of_doubles(const std::vector<double>& values) {
-  ExactDoubleSquares squares;
-  squares.add(values.data(), std::ssize(values));
-  return squares;
 }
 
 TEST(ExactDoubleSquares, ReachAsFarAsSquaresOfDoubles) {
@@ -101,28 +110,6 @@ TEST(ExactDoubleSquares, ReachAsFarAsSquaresOfDoubles) {
   EXPECT_EQ(of_doubles({1, 1e155}).sum(), kInfinity);
   EXPECT_EQ(of_doubles({1, -kInfinity}).sum(), kInfinity);
   EXPECT_TRUE(std::isnan(of_doubles({1, kInfinity, std::numeric_limits<double>::quiet_NaN()}).sum()));
-}
-
-TEST(ExactDoubleSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
-  std::mt19937_64 random(1);
-  std::normal_distribution<double> mantissa;
-  std::uniform_int_distribution<int> exponent(-500, 500);
-  for (const std::size_t count : {1u, 17u, 100000u}) {
-    std::vector<double> values(count);
-    for (double& value : values) value = std::ldexp(mantissa(random), count == 17 ? exponent(random) : -7);
-    const double wanted = of_doubles(values).sum();
-    long double near = 0;
-    for (const double value : values) near += static_cast<long double>(value * value);
-    EXPECT_NEAR(wanted / static_cast<double>(near), 1, 1e-15);
-    for (int repetition = 0; repetition < 5; ++repetition) {
-      std::shuffle(values.begin(), values.end(), random);
-      const auto cut = values.begin() + static_cast<std::ptrdiff_t>(random() % count);
-      ExactDoubleSquares sum = of_doubles({values.begin(), cut});
-      const ExactDoubleSquares rest = of_doubles({cut, values.end()});
-      for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += rest.words[i];
-      ASSERT_EQ(sum.sum(), wanted) << count;
-    }
-  }
 }
 
 }  // namespace

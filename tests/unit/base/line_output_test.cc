@@ -32,7 +32,6 @@ namespace {
 
 using testing::Child;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 // Far beyond what any of it takes.
 Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
@@ -271,37 +270,6 @@ TEST(StderrThatNobodyReads, HoldsUpNoThreadThatLogs) {
   EXPECT_THAT(text, HasSubstr("p[lockstep rank 1] warning: 0 of 1000\n[lockstep rank 1] warning: 1 of 1000\n"));
   EXPECT_THAT(text, ::testing::EndsWith("[lockstep rank 1] warning: 999 of 1000\n"));
   EXPECT_EQ(child.wait(), 0);
-}
-
-TEST(StderrThatNobodyReads, SaysOnceSomebodyDoesHowManyLinesWereLost) {
-  Ends ends = make_pipe();
-  fill_pipe(ends);
-  constexpr int kLines = 3000;
-  Child child = with_stderr(ends.write.get(), [=](const testing::Line& line) {
-    set_log_label("rank 1");
-    const std::string text(1000, '.');  // three times what is kept
-    for (int i = 0; i < kLines; ++i) log_warn("{} {}", i, text);
-    line.tell(1);
-    int go = 0;
-    line.hear(go);
-    log_warn("the last");
-    while (!stderr_output().flush(soon())) {
-    }
-  });
-  EXPECT_EQ(child.told<int>(), 1);
-  std::thread reader([&] { child.line().tell(1); });
-  ends.write.reset();
-  const std::string text = read_until(ends.read.get(), "the last\n");
-  reader.join();
-  EXPECT_EQ(child.wait(), 0);
-  EXPECT_THAT(text, HasSubstr(" lines were lost here: nobody read them\n"));
-  const std::size_t lost_at = text.find(" lines were lost here");
-  const std::size_t begin = text.rfind('\n', lost_at) + 1;
-  EXPECT_THAT(text.substr(begin), StartsWith("[lockstep rank 1] warning: "));
-  const int lost = std::atoi(text.c_str() + begin + std::string("[lockstep rank 1] warning: ").size());
-  int seen = 0;
-  for (std::size_t at = text.find("..\n"); at != text.npos; at = text.find("..\n", at + 1)) ++seen;
-  EXPECT_EQ(seen + lost, kLines);
 }
 
 // It would hold up who waits for the process's end: a scheduler, a launcher.

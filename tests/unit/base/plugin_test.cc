@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/plugin.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/symbol_clash.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -83,11 +85,27 @@ TEST(PluginFolders, TheVariableThenBesideTheLibraryThenTheBuildTree) {
 TEST(PluginStamp, OfThisBuildSaysVersionAndCompiler) {
   expect_text(build_stamp(), {"0."});
   EXPECT_GT(build_stamp().size(), 20u);
+  EXPECT_THROW(stamp_of_file("/no/such/file"), SystemError);
+  expect_text(path_of_this_module(), {"unit_base"});
 }
 
-TEST(PluginStamp, AFileThatIsNotThereIsASystemError) { EXPECT_THROW(stamp_of_file("/no/such/file"), SystemError); }
+TEST(SymbolClash, AFunctionOfTheLibraryItselfOrOfNobodyIsNone) {
+  EXPECT_EQ(symbol_clash({.name = "gnu_get_libc_version", .library = "libc.so.6"}).file, "");
+  const SymbolClash clash = symbol_clash({.name = "nobody_has_this", .library = "libm.so.6"});
+  EXPECT_EQ(clash.file, "");
+  EXPECT_EQ(clash.flags(), 0);
+  EXPECT_EQ(clash.problem("Nobody's", "libm.so.6"), "");
+}
 
-TEST(PluginModule, IsThisProgram) { expect_text(path_of_this_module(), {"unit_base"}); }
+TEST(SymbolClash, AFunctionOfAnotherFileIsOne) {
+  SymbolClash clash = symbol_clash({.name = "gnu_get_libc_version", .library = "libnobody_has_this.so"});
+  expect_text(clash.file, {"libc.so.6"});
+  EXPECT_EQ(clash.flags(), RTLD_DEEPBIND);
+  clash.allocator = "/opt/libjemalloc.so";
+  EXPECT_EQ(clash.problem("Libc", "libx.so"),
+            "this process has Libc in " + clash.file +
+                " already, and libx.so can't be kept apart from it with the malloc of /opt/libjemalloc.so");
+}
 
 }  // namespace
 }  // namespace lockstep::plugin_test

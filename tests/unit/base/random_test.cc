@@ -1,14 +1,121 @@
 // SPDX-License-Identifier: Apache-2.0
+// Numbers that look random: hashes, message authentication codes, generators.
 #include "lockstep/base/random.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
+#include <string>
 #include <vector>
+
+#include "runtime/base/hash.h"
+#include "runtime/base/hmac.h"
+#include "runtime/base/random_bytes.h"
 
 namespace lockstep::random_test {
 namespace {
+
+// Values of the reference implementation: ranks of different builds compare these.
+TEST(Hash64, IsXxh3) {
+  EXPECT_EQ(hash64(""), 0x2d06800538d394c2ull);
+  EXPECT_EQ(hash64("abc"), 0x78af5f94892f3950ull);
+}
+
+TEST(Hash64, DependsOnEveryByteLengthAndSeed) {
+  std::set<std::uint64_t> seen;
+  std::string text(300, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    text[i] = 'y';
+    seen.insert(hash64(text));
+    text[i] = 'x';
+    seen.insert(hash64(std::string_view(text).substr(0, i)));
+    seen.insert(hash64(text, i));
+  }
+  EXPECT_EQ(seen.size(), 900u);
+}
+
+TEST(Hasher64, OfPiecesIsTheHashOfTheWhole) {
+  std::string text(5000, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7);
+  for (const std::size_t piece : {1u, 3u, 64u, 255u, 256u, 1024u, 5000u}) {
+    Hasher64 hasher(17);
+    for (std::size_t at = 0; at < text.size(); at += piece) {
+      hasher.add(text.data() + at, std::min(piece, text.size() - at));
+    }
+    EXPECT_EQ(hasher.value(), hash64(text, 17)) << "in pieces of " << piece;
+  }
+  EXPECT_EQ(Hasher64().value(), hash64(""));
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> 4];
+    text += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+std::string mac_of(std::string_view key, const std::vector<std::string_view>& parts) {
+  return hex(hmac_sha256(bytes_of(key), parts));
+}
+
+// RFC 4231, test cases 1, 2, 6 and 7.
+TEST(Hmac, KnownAnswers) {
+  EXPECT_EQ(mac_of(std::string(20, '\x0b'), {"Hi There"}),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(mac_of("Jefe", {"what do ya want for nothing?"}),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(mac_of(std::string(131, '\xaa'), {"Test Using Larger Than Block-Size Key - Hash Key First"}),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  EXPECT_EQ(
+      mac_of(std::string(131, '\xaa'),
+             {"This is a test using a larger than block-size key and a larger than block-size data. The key needs "
+              "to be hashed before being used by the HMAC algorithm."}),
+      "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
+}
+
+TEST(Hmac, PartsAreOneMessage) {
+  EXPECT_EQ(mac_of("Jefe", {"what do ", "", "ya want ", "for nothing?"}),
+            mac_of("Jefe", {"what do ya want for nothing?"}));
+}
+
+TEST(Hmac, ComparesWholeContentsAndWipesAll) {
+  EXPECT_TRUE(equal_in_constant_time(bytes_of("abcd"), bytes_of("abcd")));
+  EXPECT_TRUE(equal_in_constant_time({}, {}));
+  EXPECT_FALSE(equal_in_constant_time(bytes_of("abcd"), bytes_of("abce")));
+  EXPECT_FALSE(equal_in_constant_time(bytes_of("abcd"), bytes_of("xbcd")));
+  EXPECT_FALSE(equal_in_constant_time(bytes_of("abcd"), bytes_of("abc")));
+  std::string text = "secret";
+  wipe(std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(text, std::string(6, '\0'));
+}
+
+TEST(RandomBytes, AreDrawnEachTime) {
+  fill_random({});
+  std::set<std::array<std::byte, 16>> seen;
+  for (int i = 0; i < 1000; ++i) {
+    std::array<std::byte, 16> bytes{};
+    fill_random(bytes);
+    EXPECT_TRUE(seen.insert(bytes).second);
+  }
+}
+
+// getrandom(2) gives at most 256 bytes without a break, and 32 MiB at once: a larger request takes several.
+TEST(RandomBytes, FillEveryByteOfALargeBuffer) {
+  std::vector<std::byte> bytes(std::size_t{33} << 20);
+  fill_random(bytes);
+  for (std::size_t start = 0; start < bytes.size(); start += std::size_t{1} << 20) {
+    std::set<std::byte> values;
+    for (std::size_t i = 0; i < 256; ++i) values.insert(bytes[start + i]);
+    EXPECT_GT(values.size(), 64u) << "at " << start;  // of 256 draws from 256 values some 162 differ
+  }
+}
 
 // tests/kat_vectors of Random123 (D. E. Shaw Research), the lines "philox4x32 10".
 TEST(Philox, KnownAnswers) {

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
+#include "runtime/base/unique_fd.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -52,6 +55,61 @@ TEST_F(RegularFile, IsReadToALimit) {
   expect_text(error_of([&] { read_regular(folder_ / "file", 7); }), {"more than 7 bytes"});
   expect_text(error_of([] { read_regular("/dev/zero", 7); }), {"is a device"});
   EXPECT_EQ(errno_of([&] { read_regular(folder_ / "none", 7); }), ENOENT);
+}
+
+int open_null() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0 || errno != EBADF; }
+
+TEST(UniqueFd, ClosesAtTheEndWhatItHasNotGivenAway) {
+  UniqueFd empty;
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(empty.get(), -1);
+  empty.reset();
+  int number = -1;
+  {
+    UniqueFd first(open_null());
+    ASSERT_TRUE(first);
+    number = first.release();
+  }
+  EXPECT_TRUE(is_open(number)) << "it was given away";
+  { const UniqueFd again(number); }
+  EXPECT_FALSE(is_open(number));
+}
+
+TEST(UniqueFd, MovesOwnership) {
+  UniqueFd first(open_null());
+  const int number = first.get();
+  UniqueFd second(std::move(first));
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): what a moved-from descriptor holds is the test
+  EXPECT_EQ(second.get(), number);
+  UniqueFd third(open_null());
+  const int replaced = third.get();
+  third = std::move(second);
+  EXPECT_EQ(third.get(), number);
+  EXPECT_FALSE(is_open(replaced));
+  UniqueFd& alias = third;
+  third = std::move(alias);
+  EXPECT_TRUE(is_open(number));
+  third.reset();
+  EXPECT_FALSE(is_open(number));
+}
+
+// A program that was started as `program <&- >&- 2>&-`.
+TEST(UniqueFd, LeavesTheNumbersOfClosedStreamsAlone) {
+  EXPECT_EXIT(
+      {
+        for (int stream = 0; stream < 3; ++stream) ::close(stream);
+        const UniqueFd made(open_null());
+        UniqueFd set;
+        set.reset(open_null());
+        const UniqueFd copy = duplicate(made.get());
+        const UniqueFd inherited(::open("/dev/null", O_RDONLY));  // NOLINT(android-cloexec-open)
+        bool right = made.get() > 2 && set.get() > 2 && copy.get() > 2 && inherited.get() > 2;
+        for (int stream = 0; stream < 3; ++stream) right = right && !is_open(stream);
+        right = right && ::fcntl(made.get(), F_GETFD) == FD_CLOEXEC && ::fcntl(inherited.get(), F_GETFD) == 0;
+        ::_exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
