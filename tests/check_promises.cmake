@@ -16,7 +16,7 @@ endforeach()
 
 set(page "# What the tests promise\n\nThis page lists what happens when something fails, and the tests that show it. `tests/check_promises.cmake`\n")
 string(APPEND page "writes it from `tests/promises.txt`; [FAILURES.md](FAILURES.md) is the summary. Find a test by its suite and name:\n"
-                   "`grep -rn \"ThreeHosts, ACutCable\" tests`.\n")
+                   "`grep -rn \"TcpHosts, NameWhoIs\" tests`.\n")
 set(rows 0)
 file(STRINGS "${ROOT}/tests/promises.txt" lines)
 foreach(line IN LISTS lines)

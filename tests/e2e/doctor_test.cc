@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "runtime/net/tcp_socket.h"
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
@@ -16,6 +16,7 @@ namespace lockstep::e2e::doctor_test {
 namespace {
 
 namespace fs = std::filesystem;
+using lockstep::testing::expect_text;
 using testing::run;
 
 // A report as a test reads it.
@@ -72,16 +73,17 @@ TEST(Doctor, Alone) {
   EXPECT_EQ(report.exit_code, 0) << report.problems();
   EXPECT_EQ(report.value("who am I", "launcher"), "alone");
   EXPECT_TRUE(report.value("who am I", "rank").starts_with("0/1 ")) << report.value("who am I", "rank");
-  EXPECT_TRUE(contains(report.value("backends", "shm"), "tried with 2 ranks"));
-  for (const auto* name : {"mpi", "cuda"}) {  // found, or the reason why not
-    const auto value = report.value("plug-ins", name);
-    EXPECT_TRUE(contains(value, std::string("liblockstep_") + name + ".so")) << value;
+  expect_text(report.value("backends", "shm"), {"tried with 2 ranks"});
+  for (const std::string name : {"mpi", "cuda"}) {  // found, or the reason why not
+    expect_text(report.value("plug-ins", name), {"liblockstep_" + name + ".so"});
   }
-  EXPECT_NE(report.finding("GPUs", "visible"), nullptr);
-  EXPECT_TRUE(contains(report.value("addresses", "interfaces"), "lo 127.0.0.1"));
-  EXPECT_NE(report.finding("addresses", "interface"), nullptr);
-  for (const auto* name : {"cores", "memory", "open files"}) {
-    EXPECT_NE(report.finding("limits", name), nullptr) << name;
+  expect_text(report.value("addresses", "interfaces"), {"lo 127.0.0.1"});
+  for (const auto& [section, name] : std::vector<std::pair<std::string, std::string>>{{"GPUs", "visible"},
+                                                                                      {"addresses", "interface"},
+                                                                                      {"limits", "cores"},
+                                                                                      {"limits", "memory"},
+                                                                                      {"limits", "open files"}}) {
+    EXPECT_NE(report.finding(section, name), nullptr) << name;
   }
   EXPECT_EQ(report.json.at("probe").at("devices").at(0).at("name"), "cpu");
 }
@@ -93,14 +95,16 @@ TEST(Doctor, TextEndsWithTheVerdict) {
   const auto broken = run({LOCKSTEP_PROGRAM, "doctor"}, {{"RANK", "1"}});
   EXPECT_EQ(broken.exit_code, 1);
   EXPECT_EQ(lines_of(broken.out).back(), "1 problem: a rank could not start here, or not as asked");
-  EXPECT_TRUE(contains(broken.out, "PROBLEM: init_process_group: RANK is set but WORLD_SIZE is not")) << broken.out;
+  expect_text(broken.out, {"PROBLEM: init_process_group: RANK is set but WORLD_SIZE is not"});
 }
 
-Variables by_hand(int rank, int port, const std::string& address = "127.0.0.1") {
-  return {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", "2"},
-          {"MASTER_ADDR", address},
-          {"MASTER_PORT", std::to_string(port)}};
+Variables by_hand(int rank, int port, const std::string& address = "127.0.0.1", const Variables& more = {}) {
+  Variables variables = {{"RANK", std::to_string(rank)},
+                         {"WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", address},
+                         {"MASTER_PORT", std::to_string(port)}};
+  variables.insert(more.begin(), more.end());
+  return variables;
 }
 
 TEST(Doctor, VariablesSetByHand) {
@@ -110,66 +114,9 @@ TEST(Doctor, VariablesSetByHand) {
     EXPECT_EQ(report.exit_code, 0) << report.problems();
     EXPECT_EQ(report.value("who am I", "launcher"), "RANK and WORLD_SIZE");
     EXPECT_TRUE(report.value("who am I", "rank").starts_with(std::to_string(rank) + "/2 "));
-    EXPECT_TRUE(contains(report.value("who am I", "variables"), "MASTER_PORT=" + std::to_string(port)));
-    EXPECT_TRUE(contains(report.value("where to meet", "meeting"), "127.0.0.1:" + std::to_string(port)));
+    expect_text(report.value("who am I", "variables"), {"MASTER_PORT=" + std::to_string(port)});
+    expect_text(report.value("where to meet", "meeting"), {"127.0.0.1:" + std::to_string(port)});
   }
-}
-
-TEST(Doctor, APortThatIsTakenIsAProblemOfRankZeroOnly) {
-  const auto listener = net::tcp_listen({"127.0.0.1", 0});
-  const int port = net::local_address(listener.get()).port;
-  const auto zero = doctor(by_hand(0, port));
-  EXPECT_EQ(zero.exit_code, 1);
-  EXPECT_TRUE(contains(zero.problems(), "Address already in use")) << zero.problems();
-  EXPECT_EQ(doctor(by_hand(1, port)).exit_code, 0) << "there it should be taken, by rank 0";
-}
-
-TEST(Doctor, AnAddressOfAnotherHostIsAProblemOfRankZero) {
-  const auto report = doctor(by_hand(0, testing::free_port(), "198.51.100.1"));  // set aside for documentation
-  EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "not an address of this host")) << report.problems();
-}
-
-TEST(Doctor, NoPlaceToMeetIsAProblem) {
-  const auto report = doctor({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
-  EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "set MASTER_ADDR")) << report.problems();
-}
-
-TEST(Doctor, LaunchersThatDisagreeAreBothPrinted) {
-  auto variables = by_hand(0, testing::free_port());
-  variables["OMPI_COMM_WORLD_RANK"] = "3";
-  variables["OMPI_COMM_WORLD_SIZE"] = "4";
-  const auto report = doctor(variables);
-  EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "rank 0/2")) << report.problems();
-  EXPECT_TRUE(contains(report.problems(), "rank 3/4")) << report.problems();
-}
-
-TEST(Doctor, LaunchersThatAgreeAreNamedWithWhatIsIgnored) {
-  auto variables = by_hand(1, testing::free_port());
-  variables["OMPI_COMM_WORLD_RANK"] = "1";
-  variables["OMPI_COMM_WORLD_SIZE"] = "2";
-  const auto report = doctor(variables);
-  EXPECT_EQ(report.exit_code, 0) << report.problems();
-  EXPECT_TRUE(contains(report.value("who am I", "ignored"), "OMPI_COMM_WORLD_RANK=1"));
-}
-
-TEST(Doctor, AsARankOfLockstepRun) {
-  const auto result = run(run_command({"-n", "2"}, LOCKSTEP_PROGRAM, {"doctor"}));
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  for (const std::string rank : {"0", "1"}) {
-    EXPECT_TRUE(contains(result.out, "[rank " + rank + "] a rank could start here")) << result.out;
-  }
-  EXPECT_TRUE(contains(result.out, "lockstep run")) << result.out;
-  EXPECT_TRUE(contains(result.out, " answers")) << "the job's store was asked: " << result.out;
-}
-
-TEST(Doctor, AStoreThatIsGoneIsAProblem) {
-  const auto address = "127.0.0.1:" + std::to_string(testing::free_port());
-  const auto report = doctor({{"LOCKSTEP_STORE", address}, {"RANK", "0"}, {"WORLD_SIZE", "2"}});
-  EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), address)) << report.problems();
 }
 
 // Behind "NAME=" in what a `lockstep store serve` prints.
@@ -181,127 +128,135 @@ std::string told(const Process& server, const std::string& name) {
   return text.substr(start, text.find_first_of(" ,\n", start) - start);
 }
 
-TEST(Doctor, AsksTheStoreWithTheSecretItIsGiven) {
+TEST(Doctor, SaysWhatIsWrongWithAPlaceToMeet) {
   const std::string digits(64, 'c');
   Process server({.command = {LOCKSTEP_PROGRAM, "store", "serve"}, .environment = {{"LOCKSTEP_STORE_SECRET", digits}}});
   ASSERT_TRUE(server.await_output("serves at"));
-  Variables variables = {{"LOCKSTEP_STORE", told(server, "LOCKSTEP_STORE")},
-                         {"LOCKSTEP_STORE_SECRET", digits},
-                         {"RANK", "1"},
-                         {"WORLD_SIZE", "2"}};
-  const auto right = doctor(variables);
-  EXPECT_EQ(right.exit_code, 0) << right.problems();
-  EXPECT_TRUE(contains(right.value("where to meet", "store"), "answers to this secret"));
-  variables["LOCKSTEP_STORE_SECRET"] = std::string(64, 'd');
-  const auto wrong = doctor(variables);
-  EXPECT_EQ(wrong.exit_code, 1);
-  EXPECT_TRUE(contains(wrong.problems(), variables["LOCKSTEP_STORE"])) << wrong.problems();
-  variables.erase("LOCKSTEP_STORE_SECRET");
-  const auto none = doctor(variables);
-  EXPECT_EQ(none.exit_code, 1);
-  EXPECT_TRUE(contains(none.problems(), "LOCKSTEP_STORE_SECRET")) << none.problems();
+  const auto listener = net::tcp_listen({"127.0.0.1", 0});
+  const int taken = net::local_address(listener.get()).port;
+  const int port = testing::free_port();
+  const std::string gone = "127.0.0.1:" + std::to_string(port);
+  const std::string store = told(server, "LOCKSTEP_STORE");
+  const auto at_store = [](const std::string& address, const Variables& secret = {}) {
+    Variables variables = {{"LOCKSTEP_STORE", address}, {"RANK", "1"}, {"WORLD_SIZE", "2"}};
+    variables.insert(secret.begin(), secret.end());
+    return variables;
+  };
+  struct Case {
+    Variables variables;
+    std::vector<std::string> says;  // of problems; none if this is empty
+  };
+  const std::vector<Case> cases = {
+      {by_hand(0, taken), {"Address already in use"}},
+      {by_hand(1, taken), {}},                                              // there it should be taken, by rank 0
+      {by_hand(0, port, "198.51.100.1"), {"not an address of this host"}},  // set aside for documentation
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"set MASTER_ADDR"}},
+      {by_hand(0, port, "127.0.0.1", {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
+       {"rank 0/2", "rank 3/4"}},
+      {at_store(gone), {gone}},
+      {at_store(store, {{"LOCKSTEP_STORE_SECRET", digits}}), {}},
+      {at_store(store, {{"LOCKSTEP_STORE_SECRET", std::string(64, 'd')}}), {store}},
+      {at_store(store), {"LOCKSTEP_STORE_SECRET"}}};
+  for (const auto& [variables, says] : cases) {
+    SCOPED_TRACE(::testing::PrintToString(variables));
+    const auto report = doctor(variables);
+    EXPECT_EQ(report.exit_code, says.empty() ? 0 : 1) << report.problems();
+    for (const auto& text : says) expect_text(report.problems(), {text});
+  }
+  const auto right = doctor(cases[6].variables);
+  expect_text(right.value("where to meet", "store"), {"answers to this secret"});
+}
+
+TEST(Doctor, LaunchersThatAgreeAreNamedWithWhatIsIgnored) {
+  const auto report = doctor(
+      by_hand(1, testing::free_port(), "127.0.0.1", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
+  EXPECT_EQ(report.exit_code, 0) << report.problems();
+  expect_text(report.value("who am I", "ignored"), {"OMPI_COMM_WORLD_RANK=1"});
+}
+
+TEST(Doctor, AsARankOfLockstepRun) {
+  const auto result = run(run_command({"-n", "2"}, LOCKSTEP_PROGRAM, {"doctor"}));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  expect_text(result.out, {"[rank 0] a rank could start here", "[rank 1] a rank could start here", "lockstep run",
+                           " answers"});  // the job's store
 }
 
 TEST(Doctor, UnderTorchrunTheAgentsStoreIsAsked) {
   Process agent({.command = {LOCKSTEP_PROGRAM, "store", "serve", "--store-auth=off"}});
   ASSERT_TRUE(agent.await_output("serves whoever"));
-  const auto report = doctor({{"RANK", "0"},
-                              {"WORLD_SIZE", "2"},
-                              {"LOCAL_RANK", "0"},
-                              {"LOCAL_WORLD_SIZE", "2"},
-                              {"MASTER_ADDR", told(agent, "MASTER_ADDR")},
-                              {"MASTER_PORT", told(agent, "MASTER_PORT")},
-                              {"TORCHELASTIC_RUN_ID", "x"},
-                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const auto report = doctor(by_hand(0, std::stoi(told(agent, "MASTER_PORT")), told(agent, "MASTER_ADDR"),
+                                     {{"LOCAL_RANK", "0"},
+                                      {"LOCAL_WORLD_SIZE", "2"},
+                                      {"TORCHELASTIC_RUN_ID", "x"},
+                                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
   EXPECT_EQ(report.exit_code, 0) << report.problems();
   EXPECT_EQ(report.value("who am I", "launcher"), "torchrun");
-  EXPECT_TRUE(contains(report.value("where to meet", "store"), "answers as a server of")) << report.json;
-}
-
-TEST(Doctor, AFileThatIsNoPlugInIsRefusedWithTheReason) {
-  const testing::TemporaryFolder folder;
-  folder.write("liblockstep_mpi.so", "no library at all");
-  const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder.native()}});
-  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is not a problem: " << report.problems();
-  const auto value = report.value("plug-ins", "mpi");
-  EXPECT_TRUE(value.starts_with("not here: ")) << value;
-  EXPECT_TRUE(contains(value, (folder / "liblockstep_mpi.so").native())) << value;
+  expect_text(report.value("where to meet", "store"), {"answers as a server of"});
 }
 
 class DoctorFiles : public ::testing::Test {
  protected:
-  std::string write(const std::string& name, const std::string& text, fs::perms mode) const {
-    return folder_.write(name, text, static_cast<unsigned>(mode));
-  }
   // The launcher, copied beside a lockstep-probe that runs `script`.
   std::string launcher_with_probe(const std::string& script) {
     fs::copy_file(LOCKSTEP_PROGRAM, folder_ / "lockstep", fs::copy_options::overwrite_existing);
-    write("lockstep-probe", "#!/bin/sh\n" + script + "\n", fs::perms::owner_all);
+    folder_.write("lockstep-probe", "#!/bin/sh\n" + script + "\n", 0700);
     return folder_ / "lockstep";
   }
   // Its report must hold this one problem, with these words.
-  void expect_probe_problem(const std::string& script, const std::string& says, const Words& flags = {}) {
-    const auto result = run(joined({launcher_with_probe(script), "doctor", "--json"}, flags));
-    const auto report = report_of(result);
-    EXPECT_EQ(report.exit_code, 1) << script;
+  void expect_probe_problem(const std::string& launcher, const std::string& says, const Words& flags = {}) {
+    const auto report = report_of(run(joined({launcher, "doctor", "--json"}, flags)));
+    EXPECT_EQ(report.exit_code, 1);
     EXPECT_EQ(report.json.at("problems"), 1) << report.problems();
-    EXPECT_TRUE(contains(report.problems(), says)) << script << ": " << report.problems();
+    expect_text(report.problems(), {says});
     EXPECT_TRUE(report.json.at("probe").is_null());
   }
 
   const testing::TemporaryFolder folder_;
 };
 
+TEST_F(DoctorFiles, AFileThatIsNoPlugInIsRefusedWithTheReason) {
+  const auto file = folder_.write("liblockstep_mpi.so", "no library at all");
+  const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder_.native()}});
+  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is not a problem: " << report.problems();
+  const auto value = report.value("plug-ins", "mpi");
+  EXPECT_TRUE(value.starts_with("not here: ")) << value;
+  expect_text(value, {file.native()});
+}
+
 TEST_F(DoctorFiles, ASecretThatOthersCanReadIsAProblemAndIsNotShown) {
   const std::string digits(64, 'a');
-  const auto path = write("secret", digits + "\n", fs::perms::owner_all | fs::perms::others_read);
-  auto variables = by_hand(1, testing::free_port());
-  variables["LOCKSTEP_STORE_SECRET_FILE"] = path;
-  const auto result = run({LOCKSTEP_PROGRAM, "doctor", "--json"}, variables);
+  const auto path = folder_.write("secret", digits + "\n", 0704);
+  const int port = testing::free_port();
+  const auto result = run({LOCKSTEP_PROGRAM, "doctor", "--json"},
+                          by_hand(1, port, "127.0.0.1", {{"LOCKSTEP_STORE_SECRET_FILE", path}}));
   EXPECT_FALSE(contains(result.out + result.err, digits));
   const auto report = report_of(result);
   EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), path)) << report.problems();
-  variables = by_hand(1, testing::free_port());
-  variables["LOCKSTEP_STORE_SECRET"] = digits;
-  const auto fine = run({LOCKSTEP_PROGRAM, "doctor"}, variables);
+  expect_text(report.problems(), {path.native()});
+  const auto fine =
+      run({LOCKSTEP_PROGRAM, "doctor"}, by_hand(1, port, "127.0.0.1", {{"LOCKSTEP_STORE_SECRET", digits}}));
   EXPECT_EQ(fine.exit_code, 0) << fine.out;
-  EXPECT_TRUE(contains(fine.out, "given by LOCKSTEP_STORE_SECRET")) << fine.out;
+  expect_text(fine.out, {"given by LOCKSTEP_STORE_SECRET"});
   EXPECT_FALSE(contains(fine.out + fine.err, digits));
 }
 
 TEST_F(DoctorFiles, FewOpenFilesAreAProblemWithARemedy) {
-  const auto result = run({"sh", "-c", "ulimit -Sn 40; exec \"$0\" doctor --json", LOCKSTEP_PROGRAM});
-  const auto report = report_of(result);
+  const auto report = report_of(run({"sh", "-c", "ulimit -Sn 40; exec \"$0\" doctor --json", LOCKSTEP_PROGRAM}));
   EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "ulimit -n")) << report.problems();
+  expect_text(report.problems(), {"ulimit -n"});
   EXPECT_TRUE(report.value("limits", "open files").starts_with("40 (hard ")) << report.value("limits", "open files");
 }
 
-TEST_F(DoctorFiles, AProbeThatIsNotThereCrashesOrTalksNonsenseIsOneProblem) {
-  expect_probe_problem("exit 5", "exited with code 5");
-  expect_probe_problem("echo 'libcuda: broken' >&2; kill -SEGV $$", "(SIGSEGV): libcuda: broken");
-  expect_probe_problem("echo hello", "not JSON; it begins: 'hello'");
-  expect_probe_problem("echo '{\"lockstep\":\"0.0.1\"}'", "version 0.0.1");
-  expect_probe_problem("", "can't be used");
+TEST_F(DoctorFiles, AProbeThatIsNotThereFailsOrHangsIsOneProblemAndNothingOfItIsLeft) {
+  testing::Footprint footprint;
+  expect_probe_problem(launcher_with_probe("exit 5"), "exited with code 5");
+  expect_probe_problem(launcher_with_probe("sleep 3600 & sleep 3600"), "no answer within 0.5 s",
+                       {"--probe-timeout", "0.5"});
   const auto launcher = launcher_with_probe("");
   fs::remove(folder_ / "lockstep-probe");
-  const auto report = doctor({}, launcher);
-  EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "No such file")) << report.problems();
-}
-
-TEST_F(DoctorFiles, AProbeThatHangsIsKilledAndNothingOfItIsLeft) {
-  testing::Footprint footprint;
-  expect_probe_problem("sleep 3600 & sleep 3600", "no answer within 0.5 s", {"--probe-timeout", "0.5"});
-  // Babbling for ever is no answer either.
-  expect_probe_problem("while :; do echo y; done", "no answer within 0.5 s", {"--probe-timeout", "0.5"});
+  expect_probe_problem(launcher, "No such file");
   EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
-}
-
-TEST_F(DoctorFiles, ACopyOfBothFindsItsOwnProbe) {
-  const auto result = run({launcher_with_probe("exec " PROBE_PROGRAM), "doctor", "--json"});
-  EXPECT_EQ(report_of(result).exit_code, 0) << result.out;
+  EXPECT_EQ(doctor({}, launcher_with_probe("exec " PROBE_PROGRAM)).exit_code, 0) << "a copy of both finds its own";
 }
 
 }  // namespace

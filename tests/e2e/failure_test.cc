@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep run` does when a rank fails: names it first, ends the others, returns its exit code.
+// What `lockstep run` does when a rank of any program fails: names it first, ends the others, returns its exit code.
+// harm_test.cc has the ways in which a rank fails.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "runtime/base/unique_fd.h"
-#include "tests/e2e/launch.h"
+#include "tests/e2e/job.h"
 #include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
-#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e::failure_test {
 namespace {
@@ -20,42 +18,23 @@ using lockstep::testing::expect_text;
 using testing::live_ranks;
 using testing::run;
 
-std::string first_word_of_launcher(const Result& result) {
-  for (const auto& line : lines_of(result.err)) {
-    if (line.starts_with("lockstep run: ") && !contains(line, ": the threads take turns, ")) return line;
-  }
-  return {};
-}
-
-TEST(Failure, TheFirstRankToFailIsNamedAndItsCodeReturned) {
-  Process launcher({.command = plain(4, {"ready", "wait-signal:10@2", "eprint:it broke@2", "exit:42@2", "hang"})});
-  ASSERT_TRUE(launcher.await_output("ready", 4));
+TEST(Failure, TheFirstRankToFailIsNamedBelowItsLastWordsAndItsCodeReturned) {
+  Job job(4, {PLAIN_PROGRAM, "ready", "wait-signal:10@2", "eprint:first@2", "eprint:it broke@2", "exit:42@2", "hang"});
+  ASSERT_TRUE(job->await_output("ready", 4));
   const pid_t pid = live_ranks(PLAIN_PROGRAM).at(2);
   kill(pid, SIGUSR1);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 42);
-  const auto line = first_word_of_launcher(result);
-  expect_text(line,
-              {"rank 2 (host ", ", pid " + std::to_string(pid) + ") exited with code 42", "ending the other 3 ranks"});
-  EXPECT_LT(result.err.find("[rank 2] it broke"), result.err.find(line)) << "its last words come first";
-  EXPECT_EQ(lines_of(result.err).back(),
-            "lockstep run: rank 2 failed first: it exited with code 42; 3 other ranks ended after it; exit code 42");
-}
-
-TEST(Failure, ASignalIsNamedAndIts128IsAdded) {
-  Process launcher({.command = plain(3, {"ready", "hang"})});
-  ASSERT_TRUE(launcher.await_output("ready", 3));
-  kill(live_ranks(PLAIN_PROGRAM).at(1), SIGKILL);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_TRUE(contains(first_word_of_launcher(result), "was killed by signal 9 (SIGKILL)")) << result.err;
-}
-
-TEST(Failure, AnUncaughtExceptionIsAnAbort) {
-  const auto result = run(plain(2, {"throw:of my own@1", "hang@0"}));
-  EXPECT_EQ(result.exit_code, 128 + SIGABRT);
-  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1")) << result.err;
-  expect_text(lines_of(result.err).back(), {"(SIGABRT): 'std::runtime_error': of my own; "});
+  const auto verdict = job.expect(
+      {.exit_code = 42, .rank = 2, .how = "exited with code 42; 3 other ranks ended after it; ", .pid = pid});
+  const auto& first = verdict["first_failure"];
+  EXPECT_EQ(first["exit_code"], 42);
+  EXPECT_EQ(first["last_lines"], (Words{"first", "it broke"}));
+  EXPECT_EQ(first["log"], (job.folder() / "start1" / "rank2.err").native());
+  const std::string& err = job.result().err;
+  const std::string named = "pid " + std::to_string(pid) + ") exited with code 42 ";
+  expect_text(err, {named, "; ending the other 3 ranks\n",
+                    "  the end of " + first["log"].get<std::string>() + ":\n  | first\n  | it broke\n"});
+  EXPECT_LT(err.find("[rank 2] it broke"), err.find(named)) << "its last words come first";
+  EXPECT_TRUE(contains(lines_of(err).back(), verdict["summary"])) << err;
 }
 
 TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
@@ -73,12 +52,12 @@ TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
 }
 
 TEST(Failure, WhoIgnoresSigtermIsKilledAfterTheGracePeriod) {
-  Process stubborn({.command = plain(3, {"ignore:15", "ready", "wait-signal:10@0", "exit:3@0", "hang"})});
-  ASSERT_TRUE(stubborn.await_output("ready", 3));
+  Job job(3, {PLAIN_PROGRAM, "ignore:15", "ready", "wait-signal:10@0", "exit:3@0", "hang"});
+  ASSERT_TRUE(job->await_output("ready", 3));
   kill(live_ranks(PLAIN_PROGRAM).at(0), SIGUSR1);
-  const auto killed = stubborn.wait();
-  EXPECT_EQ(killed.exit_code, 3);
-  expect_text(killed.err, {"2 other ranks ended after it (2 of them by SIGKILL, 700 ms after SIGTERM)"});
+  const std::string killed = "2 other ranks ended after it (2 of them by SIGKILL, 700 ms after SIGTERM)";
+  const auto verdict = job.expect({.exit_code = 3, .rank = 0, .how = "exited with code 3; " + killed});
+  for (const auto& rank : verdict["consequences"]) EXPECT_EQ(rank["killed_by_launcher"], true);
 }
 
 TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
@@ -91,31 +70,20 @@ TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
   expect_text(result.out, {"[rank 0] went on\n", "[rank 2] went on\n"});
 }
 
+// 75 is what the library ends a rank with whose peer was lost. The culprit takes its time.
 TEST(Failure, ARankThatOnlyHeardOfItIsNotNamedAsTheCause) {
-  // 75 is what the library ends a rank with whose peer was lost. The culprit takes its time.
-  Process launcher(
-      {.command = plain(3, {"ready", "wait-signal:10", "exit:75@0", "exit:75@2", "wait-signal:12", "exit:5"},
-                        {"--grace", "3600"})});
-  ASSERT_TRUE(launcher.await_output("ready", 3));
-  launcher.send(SIGUSR1);
+  Job job(3, {PLAIN_PROGRAM, "ready", "wait-signal:10", "exit:75@0", "exit:75@2", "wait-signal:12", "exit:5"},
+          {"--grace", "3600"});
+  ASSERT_TRUE(job->await_output("ready", 3));
+  job->send(SIGUSR1);
   ASSERT_TRUE(testing::wait_until([] { return live_ranks(PLAIN_PROGRAM).size() == 1; }));
-  launcher.send(SIGUSR2);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 5);
-  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1 (host ")) << result.err;
-  expect_text(result.err, {"2 other ranks ended after it"});
-}
-
-TEST(Failure, WhenEveryRankOnlyHeardOfItTheFirstIsNamed) {
-  const auto result = run(plain(2, {"exit:75"}, {"--grace", "3600"}));
-  EXPECT_EQ(result.exit_code, 75);
-  expect_text(result.err, {"lost another rank", "1 other rank ended after it"});
+  job->send(SIGUSR2);
+  job.expect({.exit_code = 5, .rank = 1, .how = "exited with code 5; 2 other ranks ended after it"});
 }
 
 TEST(Failure, ACulpritThatDoesNotEndIsNotWaitedForLongerThanTheGracePeriod) {
-  const auto result = run(plain(2, {"exit:75@0", "hang@1"}, {"--grace", "0.1"}));
-  EXPECT_EQ(result.exit_code, 75);
-  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 0 (host ")) << result.err;
+  Job job(2, {PLAIN_PROGRAM, "exit:75@0", "hang@1"}, {"--grace", "0.1"});
+  job.expect({.exit_code = 75, .rank = 0});
 }
 
 TEST(Failure, ASlowReaderIsWaitedForAsleep) {
@@ -133,24 +101,6 @@ TEST(Failure, ASlowReaderIsWaitedForAsleep) {
       << "it must sleep, not ask again and again";
   launcher.send(SIGTERM);
   EXPECT_EQ(launcher.wait().exit_code, 3);
-}
-
-TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
-  const testing::TemporaryFolder folder;
-  const auto result =
-      run(plain(2, {"eprint:first@1", "eprint:the reason@1", "exit:5@1", "hang@0"}, {"--log-dir", folder.native()}));
-  EXPECT_EQ(result.exit_code, 5);
-  expect_text(result.err,
-              {"  the end of " + (folder / "start1" / "rank1.err").native() + ":\n  | first\n  | the reason\n"});
-}
-
-TEST(Failure, WhenAllFailAtOnceOneIsNamedAndTheOthersAreCounted) {
-  const auto result = run(plain(4, {"exit:6"}));
-  EXPECT_EQ(result.exit_code, 6);
-  expect_text(result.err, {"exit code 6\n"});
-  int named = 0;
-  for (const auto& line : lines_of(result.err)) named += contains(line, "after the start") ? 1 : 0;
-  EXPECT_EQ(named, 1) << result.err;
 }
 
 }  // namespace

@@ -8,12 +8,15 @@
 
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e::groups_test {
 namespace {
 
+using lockstep::testing::expect_text;
 using testing::RankProcesses;
 
 // Rank `slow` leaves its first group only when it is told to, the other one is in its second init_process_group then.
@@ -29,81 +32,58 @@ Words two_groups(const std::string& init, int slow) {
           "sum"};
 }
 
+std::ptrdiff_t count_of(const std::string& output, std::string_view ending) {
+  const auto lines = lines_of(output);
+  return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return line.ends_with(ending); });
+}
+
 // Of each group and each of `ranks`.
 void expect_sums(const testing::Result& result, int ranks) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  const auto lines = lines_of(result.out);
-  const auto sums =
-      std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.ends_with("sum 3 of 2"); });
-  EXPECT_EQ(sums, 2 * ranks) << result.out;
+  EXPECT_EQ(count_of(result.out, "sum 3 of 2"), 2 * ranks) << result.out;
 }
 
-void run_two_groups(const std::string& init, int slow) {
-  RankProcesses ranks(2, {.command = joined({RANK_PROGRAM}, two_groups(init, slow))});
-  ASSERT_TRUE(ranks[slow].await_output("in the first"));
-  // A rank 0 that is the faster one leaves after the other has.
-  if (slow == 0) {
-    ASSERT_TRUE(ranks[1].await_output("left the first"));
+TEST(Groups, FollowEachOtherAtAnAddressAndAtAFile) {
+  const testing::TemporaryFolder folder;
+  for (const std::string& init : {std::string("init"), "init:file://" + (folder / "meeting").native()}) {
+    for (const int slow : {0, 1}) {
+      RankProcesses ranks(2, {.command = joined({RANK_PROGRAM}, two_groups(init, slow))});
+      ASSERT_TRUE(ranks[slow].await_output("in the first"));
+      // A rank 0 that is the faster one leaves after the other has.
+      if (slow == 0) {
+        ASSERT_TRUE(ranks[1].await_output("left the first"));
+      }
+      ranks.kill(slow, SIGUSR1);
+      for (const auto& result : ranks.wait()) expect_sums(result, 1);
+    }
   }
-  ranks.kill(slow, SIGUSR1);
-  for (const auto& result : ranks.wait()) expect_sums(result, 1);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-TEST(Groups, FollowEachOtherAtAnAddress) {
-  run_two_groups("init", 0);
-  run_two_groups("init", 1);
-}
-
-TEST(Groups, FollowEachOtherAtAFile) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / ("groups-" + testing::job());
-  run_two_groups("init:file://" + path.native(), 0);
-  run_two_groups("init:file://" + path.native(), 1);
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST(Groups, FollowEachOtherUnderMpirun) {
+// After each other, and one beside the other.
+TEST(Groups, UnderMpirun) {
   LOCKSTEP_NEEDS_MPIRUN();
   for (const char* bootstrap : {"socket", "pmix"}) {
     auto variables = mpi_variables();
     variables["LOCKSTEP_BOOTSTRAP"] = bootstrap;
-    Process job(
-        {.command = joined({"mpirun", "-n", "2", RANK_PROGRAM}, two_groups("init", 0)), .environment = variables});
+    const Words mpirun = {"mpirun", "-n", "2", RANK_PROGRAM};
+    Process job({.command = joined(mpirun, two_groups("init", 0)), .environment = variables});
     ASSERT_TRUE(job.await_output("in the first"));
     ASSERT_TRUE(job.await_output("left the first"));
-    int told = 0;
-    for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
-      const auto rank = process.environment.find("OMPI_COMM_WORLD_RANK");
-      if (rank == process.environment.end() || rank->second != "0") continue;
-      ASSERT_EQ(::kill(process.pid, SIGUSR1), 0);
-      ++told;
-    }
-    EXPECT_EQ(told, 1);
+    ASSERT_EQ(::kill(testing::live_ranks(RANK_PROGRAM).at(0), SIGUSR1), 0);
     expect_sums(job.wait(), 2);
+    expect_sums(testing::run(joined(mpirun, {"init", "sum", "init", "sum"}), variables), 2);
   }
 }
 
 // As `group = init_process_group()` does in a program that has one: the new group is made before the old one goes.
 TEST(Groups, MayBeMadeWhileAnotherLives) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / ("beside-" + testing::job());
-  for (const std::string& init : {std::string("init"), "init:file://" + path.native()}) {
+  const testing::TemporaryFolder folder;
+  for (const std::string& init : {std::string("init"), "init:file://" + (folder / "meeting").native()}) {
     RankProcesses ranks(2, {.command = {RANK_PROGRAM, init, "sum", init, "sum"}});
     for (const auto& result : ranks.wait()) expect_sums(result, 1);
   }
   expect_sums(testing::run(run_command({"-n", "2"}, RANK_PROGRAM, {"init", "sum", "init", "sum"})), 2);
-}
-
-TEST(Groups, MayBeMadeWhileAnotherLivesUnderMpirun) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  for (const char* bootstrap : {"socket", "pmix"}) {
-    auto variables = mpi_variables();
-    variables["LOCKSTEP_BOOTSTRAP"] = bootstrap;
-    expect_sums(testing::run({"mpirun", "-n", "2", RANK_PROGRAM, "init", "sum", "init", "sum"}, variables), 2);
-  }
-}
-
-std::ptrdiff_t count_of(const std::string& output, std::string_view ending) {
-  const auto lines = lines_of(output);
-  return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return line.ends_with(ending); });
 }
 
 // Groups within the job's, with the job's group in between, and after it: 1 + 2 and 3 + 4.
@@ -155,12 +135,10 @@ TEST(Groups, AreTheirProcesssAndNoForkedChilds) {
         2, {.command = joined({RANK_PROGRAM}, {"init", "sum", "fork:exit" + rank, "sum", "fork:sum" + rank, "sum"})});
     for (const auto& result : ranks.wait()) {
       EXPECT_EQ(result.exit_code, 0) << result.err;
-      const auto lines = lines_of(result.out);
-      EXPECT_EQ(std::count(lines.begin(), lines.end(), "sum 3 of 2"), 3) << result.out << result.err;
+      EXPECT_EQ(count_of(result.out, "sum 3 of 2"), 3) << result.out << result.err;
       if (!contains(result.out, "child")) continue;
-      EXPECT_EQ(std::count(lines.begin(), lines.end(), "child ended with 0"), 2) << result.out;
-      EXPECT_TRUE(contains(result.out, "child: barrier: this object belongs to process ")) << result.out;
-      EXPECT_TRUE(contains(result.out, "fork before init_process_group")) << result.out;
+      EXPECT_EQ(count_of(result.out, "child ended with 0"), 2) << result.out;
+      expect_text(result.out, {"child: barrier: this object belongs to process ", "fork before init_process_group"});
     }
   }
 }

@@ -2,6 +2,9 @@
 // `lockstep run` as these tests type it. LOCKSTEP_PROGRAM and PLAIN_PROGRAM come from the build.
 #pragma once
 
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +39,13 @@ inline bool contains(const std::string& text, const std::string& wanted) {
   return text.find(wanted) != std::string::npos;
 }
 
+// Of a file; empty if it isn't there.
+inline std::string content(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::string line;
@@ -50,10 +60,11 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// What the library in that rank said of an error that nobody caught; empty if it said nothing.
-inline std::string last_word_of_rank(const Result& result, const std::string& rank) {
+// What this rank said of the error that ended it: the library, or main() that caught it. Empty if it said nothing.
+inline std::string last_word_of_rank(const Result& result, int rank) {
+  const std::string mark = "[rank " + std::to_string(rank) + "] ";
   for (const auto& line : lines_of(result.err)) {
-    if (line.starts_with("[rank " + rank + "] [lockstep] fatal: ")) return line;
+    if (line.starts_with(mark + "[lockstep] fatal: ") || line.starts_with(mark + "main caught: ")) return line;
   }
   return {};
 }

@@ -35,7 +35,7 @@ TEST_P(Limits, AreNamedByTheRankThatMeetsThem) {
                               {"-c", GetParam().shell + " && exec \"$0\" ignore:15 init sum", RANK_PROGRAM})});
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  const std::string words = last_word_of_rank(result, "0") + last_word_of_rank(result, "1");
+  const std::string words = last_word_of_rank(result, 0) + last_word_of_rank(result, 1);
   EXPECT_TRUE(contains(words, GetParam().says)) << result.err;
   EXPECT_FALSE(contains(result.err, "terminate called")) << result.err;
   EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");

@@ -4,27 +4,20 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <utility>
 
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e::lost_output_test {
 namespace {
 
+using lockstep::testing::expect_text;
 using testing::run;
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_TRUE(contains(text, part)) << "no '" << part << "' in: " << text;
-}
-
-std::string content(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 class LostOutput : public ::testing::Test {
  protected:
@@ -37,15 +30,17 @@ void expect_cut_text(const std::string& text) {
   EXPECT_FALSE(contains(text, "line 9999 of rank 1"));
 }
 
+// As a full disk: writes beyond 8 blocks fail.
+const Words kFewBlocks = {"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"};
+
 TEST_F(LostOutput, OfALogDirIsSaidAndFailsTheJob) {
-  // As a full disk: writes beyond 8 blocks fail.
-  const auto result = run(joined({"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"},
-                                 plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()})));
+  const auto result =
+      run(joined(kFewBlocks, plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()})));
   EXPECT_EQ(result.exit_code, 1) << result.err;
   const auto file = (folder_ / "start1" / "rank1.out").native();
-  expect_part(result.err, "lockstep run: " + file + " can't be written: ");
-  expect_part(result.err, "lockstep run: output was lost: ");
-  expect_part(result.err, " bytes of " + file + "\n");
+  expect_text(
+      result.err,
+      {"lockstep run: " + file + " can't be written: ", "lockstep run: output was lost: ", " bytes of " + file + "\n"});
   EXPECT_EQ(content(folder_ / "start1" / "rank0.out"), "short\n");
   expect_cut_text(content(file));
 }
@@ -57,53 +52,49 @@ TEST_F(LostOutput, OfALogDirOnAFullDiskIsSaidAndFailsTheJob) {
   const auto text = content(folder_ / "start1" / "rank1.out");
   EXPECT_EQ(umount(folder_.c_str()), 0);
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  expect_part(result.err, "can't be written: No space left on device");
-  expect_part(result.err, "lockstep run: output was lost: ");
+  expect_text(result.err, {"can't be written: No space left on device", "lockstep run: output was lost: "});
   expect_cut_text(text);
 }
 
 TEST_F(LostOutput, ARanksOwnFailureKeepsItsExitCode) {
-  const auto result = run(joined({"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"},
-                                 plain(1, {"flood:10000", "exit:7"}, {"--log-dir", folder_.native()})));
+  const auto result = run(joined(kFewBlocks, plain(1, {"flood:10000", "exit:7"}, {"--log-dir", folder_.native()})));
   EXPECT_EQ(result.exit_code, 7) << result.err;
-  expect_part(result.err, "output was lost: ");
+  expect_text(result.err, {"output was lost: "});
+}
+
+// With a redirection of a shell's.
+Words redirected(const std::string& redirection, const Words& command) {
+  return joined({"sh", "-c", "exec \"$@\" " + redirection, "sh"}, command);
 }
 
 TEST_F(LostOutput, OfStdoutIsSaidAndFailsTheJob) {
-  const auto result = run(joined({"sh", "-c", "exec \"$@\" >/dev/full", "sh"}, plain(2, {"print:x"})));
-  EXPECT_EQ(result.exit_code, 1) << result.err;
-  expect_part(result.err, "stdout can't be written: No space left on device");
-}
-
-TEST_F(LostOutput, OfAStdoutThatWasClosedIsSaidAndFailsTheJob) {
-  const auto result = run(joined({"sh", "-c", "exec \"$@\" >&-", "sh"}, plain(2, {"print:x"})));
-  EXPECT_EQ(result.exit_code, 1) << result.err;
-  expect_part(result.err, "stdout can't be written: Bad file descriptor");
-  EXPECT_EQ(run({"sh", "-c", "exec \"$@\" >&-", "sh", LOCKSTEP_PROGRAM, "--help"}).exit_code, 1);
-}
-
-TEST_F(LostOutput, OfStderrFailsTheJob) {
-  EXPECT_EQ(run(joined({"sh", "-c", "exec \"$@\" 2>/dev/full", "sh"}, plain(2, {"eprint:x"}))).exit_code, 1);
+  for (const auto& [redirection, why] :
+       {std::pair(">/dev/full", "No space left on device"), {">&-", "Bad file descriptor"}}) {
+    const auto result = run(redirected(redirection, plain(2, {"print:x"})));
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    expect_text(result.err, {std::string("stdout can't be written: ") + why});
+  }
+  EXPECT_EQ(run(redirected("2>/dev/full", plain(2, {"eprint:x"}))).exit_code, 1) << "nor to stderr";
 }
 
 TEST_F(LostOutput, AReaderThatGoesByItsOwnChoiceLosesNothing) {
   const auto result = run({"sh", "-c", "{ \"$@\"; echo $? >&2; } | true", "sh", LOCKSTEP_PROGRAM, "run", "-n", "2",
                            PLAIN_PROGRAM, "flood:10000"});
-  expect_part(result.err, "stdout can't be written: Broken pipe");
+  expect_text(result.err, {"stdout can't be written: Broken pipe"});
   EXPECT_TRUE(result.err.ends_with("\n0\n")) << result.err;
 }
 
 // What a command itself says, where nobody can read it.
 TEST_F(LostOutput, NoCommandAbortsForWantOfRoomForItsOwnWords) {
   const auto exit_code = [](const std::string& redirection, const Words& command) {
-    return run(joined({"sh", "-c", "exec \"$@\" " + redirection, "sh"}, command)).exit_code;
+    return run(redirected(redirection, command)).exit_code;
   };
   const std::string lockstep = LOCKSTEP_PROGRAM;
   EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "run", "no-such-program"}), 127);
   EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "run", "--bogus"}), 2);
   EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "store", "serve", "--host", "203.0.113.1"}), 2);
   EXPECT_EQ(exit_code(">/dev/full", {lockstep, "store", "serve"}), 1);
-  EXPECT_EQ(exit_code(">/dev/full", {lockstep, "--help"}), 1);
+  for (const std::string where : {">/dev/full", ">&-"}) EXPECT_EQ(exit_code(where, {lockstep, "--help"}), 1);
   EXPECT_EQ(exit_code(">/dev/full", {lockstep, "doctor"}), 1);
   EXPECT_EQ(exit_code(">/dev/full", {PROBE_PROGRAM}), 1);
 }

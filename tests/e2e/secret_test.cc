@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run's secret: its ranks have it, nobody else sees it, and without it the store gives nothing.
+// The run's secret: its ranks have it, nobody else sees it, and without it the store gives nothing. And --torch-store,
+// which opens a store without one for torch's clients: tests/compat has the real torch.
 #include <gtest/gtest.h>
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "runtime/net/stream.h"
@@ -13,6 +12,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 
 namespace lockstep::e2e::secret_test {
@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::string_literals;
+using lockstep::testing::expect_text;
 using testing::run;
 
 constexpr auto* kSecret = "LOCKSTEP_STORE_SECRET";
@@ -29,11 +30,11 @@ Deadline patience() { return Deadline::after(testing::kPatience); }
 // A job of two ranks that have joined and go on when they get SIGUSR1.
 class Secret : public ::testing::Test {
  protected:
-  static Words job(const Words& flags = {}) {
-    return run_command(joined({"-n", "2"}, flags), RANK_PROGRAM, {"init", "sum", "ready", "wait-signal:10", "sum"});
-  }
-  Process start(Variables variables = {}) {
-    Process launcher({.command = job(), .environment = std::move(variables)});
+  Process start(Variables variables = {}, const Words& flags = {}, const Words& actions = {}) {
+    Process launcher(
+        {.command = run_command(joined({"-n", "2"}, flags), RANK_PROGRAM,
+                                joined(joined({"init", "sum"}, actions), {"ready", "wait-signal:10", "sum"})),
+         .environment = std::move(variables)});
     EXPECT_TRUE(launcher.await_output("ready", 2));
     return launcher;
   }
@@ -60,43 +61,35 @@ class Secret : public ::testing::Test {
             .run_id = of_rank("LOCKSTEP_RUN_ID"),
             .role = "rank 0"};
   }
-  // The error of who connects so.
-  static std::string refusal(const store::Endpoint& endpoint) {
-    try {
-      store::TcpStore store(endpoint, patience());
-      store.num_keys();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "(served)";
+  // The error of who connects with another secret, or with none.
+  static std::string refusal(const std::optional<store::Secret>& secret) {
+    auto wrong = endpoint();
+    wrong.secret = secret;
+    return testing::error_of<Error>([&] { return store::TcpStore(wrong, patience()).num_keys(); });
   }
   // Lets the job go on, which must end well: nothing that happened to its store has hurt it.
   static Result finish(Process& launcher) {
     launcher.send(SIGUSR1);
     auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (const std::string rank : {"0", "1"}) {
-      const auto line = "[rank " + rank + "] sum 3 of 2\n";
-      EXPECT_TRUE(contains(result.out.substr(result.out.find("ready")), line)) << result.out;
-    }
+    const auto after = result.out.substr(result.out.find("ready"));
+    expect_text(after, {"[rank 0] sum 3 of 2\n", "[rank 1] sum 3 of 2\n"});
     return result;
   }
 };
 
 TEST_F(Secret, EveryRankHasItAndEachRunItsOwn) {
-  std::set<std::string> seen;
-  for (int i = 0; i < 2; ++i) {
-    Process launcher = start();
-    const auto values = of_ranks(kSecret);
-    EXPECT_EQ(values.size(), 2u);
-    EXPECT_EQ(values.count(of_rank(kSecret)), 2u) << "the ranks of a run share it";
-    seen.insert(of_rank(kSecret));
-    finish(launcher);
-  }
-  ASSERT_EQ(seen.size(), 2u);
-  for (const auto& digits : seen) {
+  std::set<std::string> seen = {std::string(64, 'a')};
+  for (const Variables& outer :
+       {Variables{}, Variables{{kSecret, std::string(64, 'a')}, {"LOCKSTEP_STORE_SECRET_FILE", "/no/such/file"}}}) {
+    Process launcher = start(outer);
+    const auto digits = of_rank(kSecret);
+    EXPECT_EQ(of_ranks(kSecret).count(digits), 2u) << "the ranks of a run share it";
+    EXPECT_TRUE(of_ranks("LOCKSTEP_STORE_SECRET_FILE").empty());
+    EXPECT_TRUE(seen.insert(digits).second) << "neither another run's nor an outer job's";
     EXPECT_EQ(digits.size(), 64u);
     EXPECT_EQ(digits.find_first_not_of("0123456789abcdef"), std::string::npos);
+    finish(launcher);
   }
 }
 
@@ -106,68 +99,40 @@ TEST_F(Secret, IsOnNoCommandLineAndInNoOutput) {
   ASSERT_EQ(digits.size(), 64u);
   int looked_at = 0;
   for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::string text = content(entry.path() / "cmdline");
     looked_at += contains(text, "e2e_rank") ? 1 : 0;
     EXPECT_FALSE(contains(text, digits)) << entry.path();
   }
   EXPECT_GE(looked_at, 3) << "the launcher's and the ranks' are among them";
-  EXPECT_NE(refusal({.address = endpoint().address, .secret = store::Secret::random(), .role = "stranger"}),
-            "(served)");
+  EXPECT_NE(refusal(store::Secret::random()), "");
   const auto result = finish(launcher);
   EXPECT_FALSE(contains(result.out + result.err, digits));
 }
 
-TEST_F(Secret, OfAnOuterJobIsNotPassedOn) {
-  Process launcher = start({{kSecret, std::string(64, 'a')}, {"LOCKSTEP_STORE_SECRET_FILE", "/no/such/file"}});
-  EXPECT_NE(of_rank(kSecret), std::string(64, 'a'));
-  EXPECT_TRUE(of_ranks("LOCKSTEP_STORE_SECRET_FILE").empty());
-  finish(launcher);
-}
-
-TEST_F(Secret, WhoHasItIsServed) {
+TEST_F(Secret, WhoHasItIsServedAndNobodyElseWhoIsNamedByTheLauncher) {
+  const std::string warning = "lockstep run: warning: store server at ";
   Process launcher = start();
   store::TcpStore store(endpoint(), patience());
   store.set("test/key", "value");
   EXPECT_EQ(store.get("test/key", patience()), "value");
-  finish(launcher);
-}
-
-TEST_F(Secret, WithoutTheRightOneTheStoreGivesNothing) {
-  Process launcher = start();
-  auto wrong = endpoint();
-  wrong.secret = store::Secret::random();
-  wrong.role = "rank 1";
-  EXPECT_NE(refusal(wrong), "(served)");
-  ASSERT_TRUE(launcher.await_output("lockstep run: warning: store server at ")) << "the launcher's console shows it";
-  auto none = endpoint();
-  none.secret.reset();
-  EXPECT_TRUE(contains(refusal(none), kSecret)) << refusal(none);
-  finish(launcher);
-}
-
-TEST_F(Secret, ARankWithAnotherOneEndsWithOneLine) {
-  Process launcher = start();
-  const auto stranger = run({RANK_PROGRAM, "init"}, {{"LOCKSTEP_STORE", of_rank("LOCKSTEP_STORE")},
-                                                     {"LOCKSTEP_RUN_ID", of_rank("LOCKSTEP_RUN_ID")},
-                                                     {kSecret, std::string(64, 'a')},
-                                                     {"RANK", "1"},
-                                                     {"WORLD_SIZE", "2"},
-                                                     {"LOCKSTEP_TIMEOUT", "20"}});
-  EXPECT_EQ(stranger.exit_code, 1);
-  EXPECT_TRUE(contains(stranger.err, "fatal: ")) << stranger.err;
-  EXPECT_TRUE(contains(stranger.err, of_rank("LOCKSTEP_STORE"))) << stranger.err;
-  finish(launcher);
-}
-
-TEST_F(Secret, ATorchClientIsClosedAndTheLauncherSaysWhatToUse) {
-  Process launcher = start();
-  const std::string validate_and_ping = "\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04"s;  // today's torch
-  const std::string set_and_get = "\x00\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0v"s;     // SET of 1.13
-  for (const auto& greeting : {validate_and_ping, set_and_get}) {
+  // Another secret, and none; a rank; garbage; torch's clients of today and of 1.13.
+  EXPECT_NE(refusal(store::Secret::random()), "");
+  ASSERT_TRUE(launcher.await_output(warning)) << "the launcher's console shows it";
+  expect_text(refusal(std::nullopt), {kSecret});
+  const auto rank = run({RANK_PROGRAM, "init"}, {{"LOCKSTEP_STORE", of_rank("LOCKSTEP_STORE")},
+                                                 {"LOCKSTEP_RUN_ID", of_rank("LOCKSTEP_RUN_ID")},
+                                                 {kSecret, std::string(64, 'a')},
+                                                 {"RANK", "1"},
+                                                 {"WORLD_SIZE", "2"},
+                                                 {"LOCKSTEP_TIMEOUT", "20"}});
+  EXPECT_EQ(rank.exit_code, 1);
+  expect_text(rank.err, {"fatal: ", of_rank("LOCKSTEP_STORE")});
+  const std::string validate_and_ping = "\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04"s;
+  const std::string set_and_get = "\x00\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0v"s;
+  for (const auto& said : {std::string(4096, '\x7f'), validate_and_ping, set_and_get}) {
     const auto client = net::tcp_connect(endpoint().address, patience());
     const auto from = net::local_address(client.get()).to_string();
-    net::send_all(client.get(), greeting, patience());
+    net::send_all(client.get(), said, patience());
     std::byte answer{};
     EXPECT_THROW(net::recv_some(client.get(), {&answer, 1}, patience()), net::ConnectionClosed);
     ASSERT_TRUE(launcher.await_output(from)) << "by its address";
@@ -176,32 +141,50 @@ TEST_F(Secret, ATorchClientIsClosedAndTheLauncherSaysWhatToUse) {
   int refusals = 0;
   for (const auto& line : lines_of(result.err)) {
     if (!contains(line, "torch client refused: use --torch-store")) continue;
-    EXPECT_TRUE(line.starts_with("lockstep run: warning: store server at ")) << line;
+    EXPECT_TRUE(line.starts_with(warning)) << line;
     ++refusals;
   }
   EXPECT_EQ(refusals, 2) << result.err;
 }
 
-TEST_F(Secret, GarbageIsLoggedByTheLauncherAndHurtsNobody) {
-  Process launcher = start();
-  const auto client = net::tcp_connect(endpoint().address, patience());
-  net::send_all(client.get(), std::string(4096, '\x7f'), patience());
-  ASSERT_TRUE(launcher.await_output("lockstep run: warning: store server at "));
-  finish(launcher);
+TEST_F(Secret, GoesBesideAnOpenTorchStore) {
+  testing::Footprint footprint;
+  Process launcher =
+      start({}, {"--torch-store"}, {"env:TORCHELASTIC_USE_AGENT_STORE", "env:TORCHELASTIC_RESTART_COUNT"});
+  footprint.look();
+  EXPECT_NE(refusal(store::Secret::random()), "") << "the run's own store is not opened by it";
+  const std::string port = of_rank("MASTER_PORT");
+  const net::HostPort address{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))};
+  store::TorchStoreClient torch(address, patience());
+  torch.set("key", "value");
+  EXPECT_EQ(store::TorchStoreClient(address, patience()).get("key", patience()), "value");
+  EXPECT_EQ(torch.num_keys(), 1) << "and shares nothing with it";
+  const auto result = finish(launcher);
+  expect_text(result.out, {"[rank 1] TORCHELASTIC_USE_AGENT_STORE=True\n", "[rank 1] TORCHELASTIC_RESTART_COUNT=0\n"});
+  expect_text(result.err,
+              {"from lockstep run",  // the ranks' own store outranks the agent's
+               "lockstep run: --torch-store: torch's protocol at 127.0.0.1:" + port + ", without a secret"});
+  EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
 }
 
-TEST_F(Secret, GoesBesideAnOpenTorchStore) {
-  Process launcher({.command = job({"--torch-store"})});
-  ASSERT_TRUE(launcher.await_output("ready", 2));
-  auto wrong = endpoint();
-  wrong.secret = store::Secret::random();
-  EXPECT_NE(refusal(wrong), "(served)") << "the run's own store is not opened by it";
-  store::TorchStoreClient torch({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(of_rank("MASTER_PORT")))},
-                                patience());
-  torch.set("key", "value");
-  EXPECT_EQ(torch.get("key", patience()), "value");
-  EXPECT_EQ(torch.num_keys(), 1) << "and shares nothing with it";
-  finish(launcher);
+TEST_F(Secret, WithoutATorchStoreNobodyListensAtMasterPort) {
+  Process launcher = start();
+  const auto port = static_cast<std::uint16_t>(std::stoi(of_rank("MASTER_PORT")));
+  EXPECT_THROW(net::tcp_connect_once({"127.0.0.1", port}, patience()), SystemError);
+  EXPECT_FALSE(contains(finish(launcher).err, "torch"));
+}
+
+TEST(TorchStore, TakesThePortItIsGivenOrSaysWhyNot) {
+  const auto listener = net::tcp_listen({"127.0.0.1", 0});
+  const auto port = std::to_string(net::local_address(listener.get()).port);
+  const auto taken = run(plain(1, {"ready"}, {"--torch-store", "--master-port", port}));
+  EXPECT_EQ(taken.exit_code, 1);
+  expect_text(taken.err, {"Address already in use"});
+  EXPECT_EQ(lines_of(taken.err).size(), 1u) << taken.err;
+  const auto elsewhere = run(plain(1, {"ready"}, {"--torch-store", "--master-addr", "198.51.100.1"}));
+  EXPECT_EQ(elsewhere.exit_code, 2);
+  expect_text(elsewhere.err, {"--torch-store: listen at 198.51.100.1"});
+  EXPECT_FALSE(contains(taken.out + elsewhere.out, "ready")) << "no rank was started";
 }
 
 }  // namespace

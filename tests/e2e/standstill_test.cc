@@ -1,106 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that stand still without being dead: stopped, missing at the start, or hung in code of their own. Nobody waits
-// for them in silence.
+// Ranks, launchers and hosts of the store that stand still or fall silent without being dead: who is named, and who
+// must not be. harm_test.cc has ranks that are stopped or hang in a job that fails of it.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
-#include <regex>
+#include <filesystem>
+#include <tuple>
 
-#include "tests/e2e/launch.h"
+#include "tests/e2e/job.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
 namespace lockstep::e2e::standstill_test {
 namespace {
 
-using testing::Footprint;
-using testing::leftover_deadline;
+using lockstep::testing::expect_text;
 using testing::live_ranks;
 using testing::process_state;
-using testing::run;
+using testing::RankProcesses;
 using testing::wait_until;
 
 const Variables kLiveness = {{"LOCKSTEP_LIVENESS", "on"}};
+const Words kReducing = {RANK_PROGRAM, "init", "sum", "print:reducing", "loop"};
 
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_TRUE(contains(text, part)) << "no '" << part << "' in: " << text;
-}
-
-Words ranks(int count, const Words& actions, const Words& flags = {}) {
-  return run_command(joined({"-n", std::to_string(count)}, flags), RANK_PROGRAM, actions);
-}
-
-Words behind_shell(int count, const std::string& program, const std::string& wrapper) {
-  return run_command({"-n", std::to_string(count)}, "sh", {"-c", wrapper, program});
-}
-
-TEST(Standstill, ARankThatIsStoppedBeforeItComesEndsTheJobUnderItsName) {
-  Footprint footprint;
-  const auto result = run(ranks(3, {"raise:19@1", "init", "sum"}), kLiveness);
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "lockstep run: rank 1 (host ");
-  expect_part(result.err, ") is stopped (SIGSTOP) for ");
-  expect_part(result.err, "; ending the other 2 ranks");
-  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
-  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
-}
-
-TEST(Standstill, AStoppedProgramBehindAWrapperIsNamedWithItsRank) {
-  const auto result = run(behind_shell(3, RANK_PROGRAM, "\"$0\" raise:19@2 init sum; true"), kLiveness);
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "lockstep run: rank 2 (host ");
-  expect_part(result.err, "): its process e2e_rank (pid ");
-  expect_part(result.err, "rank 2 failed first: ");
-}
+// Longer than it takes to call somebody silent.
+Deadline longer_than_silence() { return Deadline::after(std::chrono::milliseconds(3500)); }
 
 TEST(Standstill, AStoppedWrapperWhoseProgramHasEndedIsNamed) {
-  Process launcher(
-      {.command = behind_shell(2, PLAIN_PROGRAM, "\"$0\" ready wait-signal:10; true"), .environment = kLiveness});
-  ASSERT_TRUE(launcher.await_output("ready", 2));
+  Job job(2, {"sh", "-c", "\"$0\" ready wait-signal:10; true", PLAIN_PROGRAM}, {}, kLiveness);
+  ASSERT_TRUE(job->await_output("ready", 2));
   const auto programs = live_ranks(PLAIN_PROGRAM);
   kill(live_ranks("sh").at(1), SIGSTOP);
-  kill(programs.at(0), SIGUSR1);
-  kill(programs.at(1), SIGUSR1);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "lockstep run: rank 1 (host ");
-  expect_part(result.err, ") is stopped (SIGSTOP) for ");
-}
-
-TEST(Standstill, ARankThatIsStoppedInACollectiveIsNamedAndNotWhoWaitsForIt) {
-  Process launcher({.command = ranks(3, {"init", "sum", "print:reducing", "loop"}), .environment = kLiveness});
-  ASSERT_TRUE(launcher.await_output("reducing", 3));
-  kill(live_ranks(RANK_PROGRAM).at(1), SIGSTOP);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
+  for (const int rank : {0, 1}) kill(programs.at(rank), SIGUSR1);
+  job.expect({.exit_code = 75, .rank = 1});
+  expect_text(job.result().err, {") is stopped (SIGSTOP) for "});
 }
 
 TEST(Standstill, WithoutLivenessAStoppedRankIsSaidAndWaitedForAndSoAreTheMissing) {
-  Process launcher({.command = ranks(2, {"raise:19@1", "init", "sum"})});
+  Process launcher({.command = run_command({"-n", "2"}, RANK_PROGRAM, {"raise:19@1", "init", "sum"})});
   ASSERT_TRUE(launcher.await_output(") is stopped (SIGSTOP) for "));
   ASSERT_TRUE(launcher.await_output("1 of 2 ranks has waited for 10 s in init_process_group; missing: rank 1 (pid "));
   const pid_t stopped = live_ranks(RANK_PROGRAM).at(1);
-  expect_part(launcher.err(), ", e2e_rank) is stopped (SIGSTOP or Ctrl-Z)\n");
-  expect_part(launcher.err(), "and is waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT " +
-                                  std::to_string(stopped) + "' resumes it");
+  expect_text(launcher.err(), {", e2e_rank) is stopped (SIGSTOP or Ctrl-Z)\n",
+                               "and is waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT " +
+                                   std::to_string(stopped) + "' resumes it"});
   kill(stopped, SIGCONT);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_part(result.out, "[rank 1] sum 3 of 2");
+  expect_text(result.out, {"[rank 1] sum 3 of 2"});
 }
 
 TEST(Standstill, CtrlZOfTheJobEndsNobody) {
   Process launcher(
-      {.command = ranks(2, {"init", "sum", "print:ready", "wait-signal:10", "sum"}), .environment = kLiveness});
+      {.command = run_command({"-n", "2"}, RANK_PROGRAM, {"init", "sum", "print:ready", "wait-signal:10", "sum"}),
+       .environment = kLiveness});
   ASSERT_TRUE(launcher.await_output("ready", 2));
   const auto all = live_ranks(RANK_PROGRAM);
   launcher.send(SIGTSTP);
   ASSERT_TRUE(wait_until([&] {
     return process_state(launcher.pid()) == 'T' && process_state(all.at(0)) == 'T' && process_state(all.at(1)) == 'T';
   }));
-  const Deadline longer_than_allowed = Deadline::after(std::chrono::milliseconds(3500));
-  EXPECT_FALSE(wait_until([&] { return process_state(all.at(0)) != 'T'; }, longer_than_allowed));
+  EXPECT_FALSE(wait_until([&] { return process_state(all.at(0)) != 'T'; }, longer_than_silence()));
   launcher.send(SIGCONT);
   launcher.send(SIGUSR1);
   const auto result = launcher.wait();
@@ -108,38 +71,138 @@ TEST(Standstill, CtrlZOfTheJobEndsNobody) {
   EXPECT_FALSE(contains(result.err, "is stopped")) << result.err;
 }
 
-// On the other backends: tests/conformance/processes_test.cc.
-TEST(Standstill, AHungRankFailsTheJobUnderItsName) {
-  const auto result = run(ranks(3, {"init", "sum", "hang@1", "loop"}, {"--hang-timeout", "2"}));
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "lockstep run: rank 1 (host ");
-  expect_part(result.err, ") hangs: the last that it started is collective 1 (all_reduce), and nothing since for ");
-  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
-  if (testing::has_program("gdb") || testing::has_program("eu-stack")) {
-    expect_part(result.err, "\n  where it is:\n");
-    EXPECT_TRUE(std::regex_search(result.err, std::regex("\n  \\| #0 [^\n]*pause"))) << result.err;
+// Ranks by hand: rank 0 hosts the store.
+
+void expect_lost(RankProcesses& ranks, int survivor, const std::vector<std::string>& words) {
+  const Result result = ranks[survivor].wait();
+  EXPECT_EQ(result.exit_code, 75) << "PeerLost, not Timeout: " << result.err;
+  for (const auto& word : words) EXPECT_TRUE(contains(result.err, word)) << word << " in " << result.err;
+}
+
+TEST(Liveness, AStoppedRankIsNamedLongBeforeTheTimeoutAndLearnsOfIt) {
+  RankProcesses ranks(2, {.command = kReducing, .environment = kLiveness});
+  ASSERT_TRUE(ranks.await_output("reducing"));
+  const std::string who = "pid " + std::to_string(ranks[1].pid()) + ") stopped answering: ";
+  ranks.kill(1, SIGSTOP);
+  expect_lost(ranks, 0, {"rank 1 (host ", who, "the last collective it had started is "});
+  ranks.kill(1, SIGCONT);
+  expect_lost(ranks, 1, {who});
+}
+
+TEST(Liveness, AKilledRankThatHostsTheStoreIsNamed) {
+  RankProcesses ranks(3, {.command = kReducing, .environment = kLiveness});
+  ASSERT_TRUE(ranks.await_output("reducing"));
+  ranks.kill(0, SIGKILL);
+  for (const int rank : {1, 2}) {
+    expect_lost(ranks, rank, {"rank 0 (host ", "pid " + std::to_string(ranks[0].pid()) + ")"});
   }
 }
 
-TEST(Standstill, AHungRankIsNamedWhereRankZeroHostsTheStore) {
-  testing::RankProcesses ranks(3, {.command = {RANK_PROGRAM, "init", "sum", "print:summed", "hang@1", "loop"},
-                                   .environment = {{"LOCKSTEP_HANG_TIMEOUT", "2"}}});
+TEST(Liveness, SwitchedOffAStoppedRankMayGoOn) {
+  RankProcesses ranks(2,
+                      {.command = {RANK_PROGRAM, "init", "sum", "print:waiting", "wait-signal:10", "sum", "print:done"},
+                       .environment = {{"LOCKSTEP_LIVENESS", "off"}}});
+  ASSERT_TRUE(ranks.await_output("waiting"));
+  ranks.kill(1, SIGSTOP);
+  ranks.kill(0, SIGUSR1);
+  const Deadline silence = longer_than_silence();
+  EXPECT_TRUE(wait_until([&] { return silence.expired() || !ranks[0].running(); }));
+  EXPECT_TRUE(ranks[0].running());
+  ranks.kill(1, SIGCONT);
+  ranks.kill(1, SIGUSR1);
+  for (const Result& result : ranks.wait()) EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(Liveness, ValuesThatAreNoneAreRefused) {
+  for (const auto& [name, value, says] : {std::tuple("LOCKSTEP_LIVENESS", "maybe", "is unknown"),
+                                          std::tuple("LOCKSTEP_HANG_TIMEOUT", "0.5", "is too short")}) {
+    const auto result = testing::run({RANK_PROGRAM, "init"}, {{name, value}});
+    EXPECT_EQ(result.exit_code, 1);
+    expect_text(result.err, {std::string(name) + "='" + value + "' " + says});
+  }
+}
+
+// Holds every thread of a process, as gdb does.
+class Debugger {
+ public:
+  explicit Debugger(pid_t pid) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+      const pid_t thread = std::stoi(entry.path().filename());
+      EXPECT_EQ(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0) << thread;
+      EXPECT_EQ(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr), 0) << thread;
+      EXPECT_EQ(waitpid(thread, nullptr, __WALL), thread);
+      threads_.push_back(thread);
+    }
+  }
+  void detach() {
+    for (const pid_t thread : threads_) EXPECT_EQ(ptrace(PTRACE_DETACH, thread, nullptr, nullptr), 0) << thread;
+    threads_.clear();
+  }
+
+ private:
+  std::vector<pid_t> threads_;
+};
+
+// The silence of rank 0, which hosts the store, is seen by the others and not by the store.
+TEST(Liveness, ARankUnderADebuggerIsWaitedFor) {
+  for (const int held : {0, 1}) {
+    RankProcesses ranks(3, {.command = kReducing, .environment = kLiveness});
+    ASSERT_TRUE(ranks.await_output("reducing"));
+    Debugger debugger(ranks[held].pid());
+    const Deadline silence = longer_than_silence();
+    const auto all_run = [&] { return ranks[0].running() && ranks[1].running() && ranks[2].running(); };
+    EXPECT_TRUE(wait_until([&] { return silence.expired() || !all_run(); }));
+    EXPECT_TRUE(all_run()) << "rank " << held << " is held by a debugger";
+    debugger.detach();
+    // All are well: the next failure is the first.
+    ranks.kill(2, SIGKILL);
+    for (const int rank : {0, 1}) expect_lost(ranks, rank, {"pid " + std::to_string(ranks[2].pid()) + ")"});
+  }
+}
+
+TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
+  // In files of their own, which a stopped launcher need not write, so that what the ranks say can be waited for.
+  const testing::TemporaryFolder folder;
+  const std::string into_files =
+      "exec \"$0\" init sum print:reducing loop >\"$FOLDER/rank$RANK.out\" 2>\"$FOLDER/rank$RANK.err\"";
+  Job job(2, {"sh", "-c", into_files, RANK_PROGRAM}, {}, {{"LOCKSTEP_LIVENESS", "on"}, {"FOLDER", folder.native()}});
+  const auto both_say = [&](const std::string& file, const std::string& text) {
+    return wait_until([&] {
+      return contains(content(folder / ("rank0" + file)), text) && contains(content(folder / ("rank1" + file)), text);
+    });
+  };
+  ASSERT_TRUE(both_say(".out", "reducing"));
+  const auto before = live_ranks(RANK_PROGRAM);
+  ASSERT_EQ(before.size(), 2u);
+  job->send(SIGSTOP);
+  EXPECT_TRUE(both_say(".err", "the job continues")) << "the ranks noticed";
+  EXPECT_EQ(live_ranks(RANK_PROGRAM), before);
+  job->send(SIGCONT);
+  EXPECT_TRUE(both_say(".err", "answers again"));
+  EXPECT_EQ(live_ranks(RANK_PROGRAM), before);
+  kill(before.at(1), SIGKILL);
+  job.expect({.exit_code = 128 + SIGKILL, .rank = 1, .how = "was killed by signal 9"});
+}
+
+TEST(Liveness, WhoLeavesInWhateverOrderIsNotLost) {
+  // Rank 0, whose store all of them use, leaves first; the others much later, one after the other.
+  RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "sum", "print:summed", "wait-signal:10", "leave",
+                                      "print:left", "wait-signal:12"}});
   ASSERT_TRUE(ranks.await_output("summed"));
-  for (const int rank : {0, 2}) {
-    const Result result = ranks[rank].wait();
-    EXPECT_EQ(result.exit_code, 75) << result.err;
-    expect_part(result.err, "rank 1 (host ");
-    expect_part(result.err, ", pid " + std::to_string(ranks[1].pid()) + ") hangs: ");
+  for (const int rank : {0, 3, 1, 2}) {
+    ranks.kill(rank, SIGUSR1);
+    // Rank 0 waits for the others before it is through.
+    if (rank != 0) {
+      ASSERT_TRUE(ranks[rank].await_output("left"));
+    }
   }
-}
-
-TEST(Standstill, AHangTimeoutThatIsNoneIsRefused) {
-  const auto flag = run(ranks(2, {"init"}, {"--hang-timeout", "1"}));
-  EXPECT_EQ(flag.exit_code, 2);
-  expect_part(flag.err, "--hang-timeout 1: give seconds from 2 to 86400, or off");
-  const auto variable = run({RANK_PROGRAM, "init"}, {{"LOCKSTEP_HANG_TIMEOUT", "0.5"}});
-  EXPECT_EQ(variable.exit_code, 1);
-  expect_part(variable.err, "LOCKSTEP_HANG_TIMEOUT='0.5' is too short");
+  ASSERT_TRUE(ranks.await_output("left"));
+  for (const int rank : {0, 1, 2, 3}) ranks.kill(rank, SIGUSR2);
+  for (const Result& result : ranks.wait()) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_FALSE(contains(result.err, "is lost")) << result.err;
+    EXPECT_FALSE(contains(result.err, "stopped answering")) << result.err;
+  }
 }
 
 }  // namespace

@@ -30,11 +30,7 @@ constexpr int kReported = kTraced - 1;
 class Trace : public TrainingJob {
  protected:
   Words short_job(int ranks, const Words& flags) const { return job(ranks, program("job", "", kTraced), flags); }
-  std::string text_of(const std::string& name) const {
-    std::ostringstream text;
-    text << std::ifstream(file(name)).rdbuf();
-    return text.str();
-  }
+  std::string text_of(const std::string& name) const { return content(file(name)); }
   json timeline() const { return json::parse(text_of("run.json")); }
   std::vector<json> report_lines(const std::string& folder) const {
     std::vector<json> lines;

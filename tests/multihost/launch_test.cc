@@ -7,7 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -34,15 +34,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
-  auto launchers = launch_all({RAW_GRADIENTS});
-  std::vector<Result> results;
-  for (Process& launcher : launchers) results.push_back(launcher.wait());
-  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
-  EXPECT_THAT(results[0].err, HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"));
-}
-
 // All buckets of the job in one file of two ranks each of three hosts: a bucket ends nowhere before it is launched
 // everywhere, as far as the clocks are known.
 void expect_one_timeline(const std::string& file) {
@@ -64,33 +55,28 @@ void expect_one_timeline(const std::string& file) {
   for (const auto& [key, times] : buckets) EXPECT_LE(times.first, times.second + 2 * error + 1) << key.second;
 }
 
-TEST_F(LaunchedHosts, LeaveOneTimelineOfAllRanksByOneClock) {
+TEST_F(LaunchedHosts, TrainAsOneProcessDoesAndLeaveOneTimelineOfAllRanksByOneClock) {
   const TemporaryFolder folder;
   const std::string file = folder / "run.json";
   auto launchers = launch_all({RAW_GRADIENTS}, {}, {"--trace", file});
-  std::vector<Result> results;
-  for (Process& launcher : launchers) results.push_back(launcher.wait());
-  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
-  EXPECT_THAT(
-      results[1].err,
-      HasSubstr(
-          "the timeline of this host's ranks is in the file that the launcher of host host0 (node rank 0) writes\n"));
+  const auto results = ends_of(launchers);
+  EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
+  EXPECT_THAT(results[0].err, AllOf(HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"),
+                                    HasSubstr("the timeline of 6 ranks is in " + file + "\n")));
+  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in the file that the launcher of host "
+                                        "host0 (node rank 0) writes\n"));
   expect_one_timeline(file);
 }
 
 // Node rank 0 has the others' traces sent.
 TEST_F(LaunchedHosts, LeaveOneTimelineWhereTheyShareNoFolder) {
   const TemporaryFolder folder;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) {
+  auto launchers = on_each(kHosts, [&](int host) {
     const std::filesystem::path own = folder / NetworkHosts::name(host);
     std::filesystem::create_directory(own);
-    launchers.push_back(launch(host, 2, {RAW_GRADIENTS}, {"--trace", own / "run.json", "--log-dir", own / "logs"}));
-  }
-  std::vector<Result> results;
-  for (Process& launcher : launchers) results.push_back(launcher.wait());
-  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+    return launch(host, 2, {RAW_GRADIENTS}, {"--trace", own / "run.json", "--log-dir", own / "logs"});
+  });
+  const auto results = ends_of(launchers);
   const std::string file = folder / "host0" / "run.json";
   EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
   expect_one_timeline(file);
@@ -106,18 +92,15 @@ TEST_F(LaunchedHosts, LeaveOneTimelineWhereTheyShareNoFolder) {
 // Host 2 was started without --trace, so that node rank 0 waits for it once it has the traces of host 1.
 TEST_F(LaunchedHosts, LeaveTheTimelineOfWhatHasComeAtASignal) {
   const TemporaryFolder folder;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) {
+  auto launchers = on_each(kHosts, [&](int host) {
     const std::filesystem::path own = folder / NetworkHosts::name(host);
     std::filesystem::create_directory(own);
-    launchers.push_back(launch(host, 2, {RAW_GRADIENTS}, host < 2 ? Words{"--trace", own / "run.json"} : Words{}));
-  }
+    return launch(host, 2, {RAW_GRADIENTS}, host < 2 ? Words{"--trace", own / "run.json"} : Words{});
+  });
   const std::filesystem::path last = folder / "host0" / "run.json.ranks" / "start1" / "rank3.trace";
   ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(last); }));
   launchers[0].send(SIGTERM);
-  std::vector<Result> results;
-  for (Process& launcher : launchers) results.push_back(launcher.wait());
-  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << "the job's own: " << result.err;
+  const auto results = ends_of(launchers);  // the job's own
   EXPECT_THAT(results[0].err,
               AllOf(HasSubstr("--trace was given on host host0 and not on host host2; give it on every"),
                     HasSubstr("SIGTERM was received: this launcher waits for traces no longer, so the timeline may "
@@ -157,8 +140,7 @@ TEST_F(LaunchedHosts, ASlowCableIsNoRanksFault) {
   auto launchers = launch_all({DELAYED_PROGRAM, "tcp", "nothing"}, {}, {"--log-dir", folder / "logs"});
   // Longer than a rank that is late takes to be named: eleven windows, of half a second or a step.
   ASSERT_TRUE(wait_until([&] {
-    const auto top =
-        nlohmann::json::parse(run(hosts_->command(0, {LOCKSTEP_PROGRAM, "top", "--json"})).out, nullptr, false);
+    const auto top = nlohmann::json::parse(lockstep_on(0, {"top", "--json"}).out, nullptr, false);
     return top.is_object() && !top["ranks"].empty() && top["age_ms"] > 12'000 && top["ranks"][0]["steps"] > 60;
   }));
   launchers[0].send(SIGTERM);
@@ -197,11 +179,8 @@ std::vector<std::pair<int, int>> connections_in(const std::string& proc_net_tcp)
 TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   constexpr int kRanks = 4;
   nnodes_ = "2";
-  std::vector<Process> launchers;
-  for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, kRanks, {RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"}));
-  }
-  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", kRanks));
+  auto launchers = launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"}, {}, {}, 2, kRanks);
+  await_ranks(launchers, kRanks);
   const auto to_store = [&] {
     const auto connections = connections_in(run(hosts_->command(1, {"cat", "/proc/net/tcp"})).out);
     return std::count_if(connections.begin(), connections.end(),
@@ -210,7 +189,7 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   EXPECT_EQ(to_store(), 2 + kRanks);
   EXPECT_TRUE(wait_until([&] { return to_store() == 2; }));
   launchers[1].send(SIGTERM);
-  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+  ends_of(launchers, 128 + SIGTERM);
 }
 
 bool has_stacks() { return has_program("gdb") || has_program("eu-stack"); }
@@ -218,28 +197,24 @@ bool has_stacks() { return has_program("gdb") || has_program("eu-stack"); }
 // Each host's launcher passes on what its ranks' heartbeats say, and looks at its ranks where it is asked to.
 TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   nnodes_ = "2";
-  std::vector<Process> launchers;
-  for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, 2, {RANK_PROGRAM, "backend:tcp", "init", "train"}));
-  }
+  auto launchers = launch_all({RANK_PROGRAM, "backend:tcp", "init", "train"}, {}, {}, 2);
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("training", 2));
-  const auto top = [this](int host) { return run(hosts_->command(host, {LOCKSTEP_PROGRAM, "top", "--json"})); };
   nlohmann::json seen;
-  const Result there = run(hosts_->command(1, {LOCKSTEP_PROGRAM, "inspect"}));
+  const Result there = lockstep_on(1, {"inspect"});
   EXPECT_EQ(there.exit_code, 0) << there.err;
   EXPECT_THAT(there.out, AllOf(HasSubstr("\nrank 2 (host host1, pid "), HasSubstr("\nrank 3 (host host1, pid "),
                                HasSubstr("    thread "), Not(HasSubstr("rank 0 "))));
   EXPECT_TRUE(wait_until([&] {
-    seen = nlohmann::json::parse(top(0).out, nullptr, false);
+    seen = nlohmann::json::parse(lockstep_on(0, {"top", "--json"}).out, nullptr, false);
     return seen.is_object() && seen["ranks"].size() == 4 &&
            std::all_of(seen["ranks"].begin(), seen["ranks"].end(),
                        [](const nlohmann::json& rank) { return rank["step_s"].is_number() && rank["step_s"] > 0; });
   })) << seen;
-  const Result elsewhere = top(1);
+  const Result elsewhere = lockstep_on(1, {"top", "--json"});
   EXPECT_EQ(elsewhere.exit_code, 1);
   EXPECT_THAT(elsewhere.err,
               HasSubstr("the ranks of this run report to the launcher of node rank 0, and this host has node rank 1"));
-  const Result everywhere = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "inspect"}));
+  const Result everywhere = lockstep_on(0, {"inspect"});
   EXPECT_EQ(everywhere.exit_code, 0) << everywhere.err;
   for (const int rank : {0, 1, 2, 3}) {
     const std::string head = "\nrank " + std::to_string(rank) + " \\(host host[01], pid [^\n]*\n";
@@ -248,7 +223,7 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
     EXPECT_THAT(everywhere.out, ContainsRegex(head + "(    [^\n]*\n)*    #[0-9]+ [^\n]* main "));
   }
   launchers[0].send(SIGTERM);
-  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+  ends_of(launchers, 128 + SIGTERM);
 }
 
 // A launcher that is stopped can't look at its ranks.
@@ -258,12 +233,11 @@ TEST_F(SilentLauncher, IsNamedByInspectAndNotWaitedForWithoutEnd) {
   auto launchers = launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"});
   await_ranks(launchers);
   ASSERT_TRUE(wait_until([&] {
-    const Result top = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "top", "--json"}));
-    const auto seen = nlohmann::json::parse(top.out, nullptr, false);
+    const auto seen = nlohmann::json::parse(lockstep_on(0, {"top", "--json"}).out, nullptr, false);
     return seen.is_object() && seen["ranks"].size() == 6;
   }));
   launchers[1].send(SIGSTOP);
-  const Result seen = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "inspect"}));
+  const Result seen = lockstep_on(0, {"inspect"});
   launchers[1].send(SIGCONT);
   EXPECT_EQ(seen.exit_code, 0) << seen.err;
   const std::string silent = "    no stacks: the launcher of host host1 has not answered within 20 s\n";
@@ -277,10 +251,8 @@ TEST_F(SilentLauncher, IsNamedByInspectAndNotWaitedForWithoutEnd) {
 TEST_F(LaunchedHosts, SayWhereARankOfAnotherHostHangs) {
   auto launchers =
       launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "hang@3", "loop"}, {}, {"--hang-timeout", "2"});
-  std::vector<Result> results;
-  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  const auto results = ends_of(launchers, kExitPeerLost);
   for (const Result& result : results) {
-    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
     EXPECT_THAT(result.err, ContainsRegex("rank 3 \\(host host1, pid [0-9]+\\) hangs: the last that it started"));
   }
   if (has_stacks()) {
@@ -293,12 +265,9 @@ TEST_F(LaunchedHosts, SayWhereARankOfAnotherHostHangs) {
 TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForTcp) {
   constexpr int kStorePort = 29400;
   nnodes_ = "2";
-  std::vector<Process> launchers;
-  for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, 3, {RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"}, {},
-                               {{"LOCKSTEP_PORT_RANGE", "30100-30115"}}));
-  }
-  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 3));
+  auto launchers = launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"},
+                              {{"LOCKSTEP_PORT_RANGE", "30100-30115"}}, {}, 2, 3);
+  await_ranks(launchers, 3);
   int of_tcp = 0;
   for (const int host : {0, 1}) {
     const Result table = run(hosts_->command(host, {"cat", "/proc/net/tcp"}));
@@ -311,16 +280,13 @@ TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForTcp) {
   }
   EXPECT_GT(of_tcp, 0);
   launchers[0].send(SIGTERM);
-  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+  ends_of(launchers, 128 + SIGTERM);
 }
 
 TEST_F(LaunchedHosts, SayThatTheRangeHasTooFewPortsForTheirRanks) {
   nnodes_ = "2";
-  std::vector<Process> launchers;
-  for (const int host : {0, 1}) {
-    launchers.push_back(
-        launch(host, 3, {RANK_PROGRAM, "backend:tcp", "init", "sum"}, {}, {{"LOCKSTEP_PORT_RANGE", "30100-30101"}}));
-  }
+  auto launchers =
+      launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum"}, {{"LOCKSTEP_PORT_RANGE", "30100-30101"}}, {}, 2, 3);
   std::string said;
   for (Process& launcher : launchers) {
     const Result result = launcher.wait();
@@ -342,8 +308,7 @@ class EightHosts : public LaunchedHosts {
 
 TEST_F(EightHosts, PassABarrierOf256Ranks) {
   const auto limit = Deadline::after(std::chrono::minutes(9));
-  std::vector<Process> launchers;
-  for (int host = 0; host < 8; ++host) launchers.push_back(launch(host, 32, {RANK_PROGRAM, "init", "barrier", "sum"}));
+  auto launchers = launch_all({RANK_PROGRAM, "init", "barrier", "sum"}, {}, {}, 8, 32);
   for (Process& launcher : launchers) {
     const Result result = launcher.wait(limit);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -358,9 +323,8 @@ TEST_F(EightHosts, PassABarrierOf256Ranks) {
 TEST_F(LaunchedHosts, EachStartsAsManyRanksAsItWasTold) {
   const Words program = {PLAIN_PROGRAM,    "env:WORLD_SIZE", "env:LOCAL_RANK",       "env:LOCAL_WORLD_SIZE",
                          "env:GROUP_RANK", "env:NODE_RANK",  "env:GROUP_WORLD_SIZE", "env:MASTER_ADDR"};
-  std::vector<Process> launchers;
   const int counts[kHosts] = {2, 1, 3};
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(launch(host, counts[host], program));
+  auto launchers = on_each(kHosts, [&](int host) { return launch(host, counts[host], program); });
   int rank = 0;
   for (int host = 0; host < kHosts; ++host) {
     const Result result = launchers[static_cast<std::size_t>(host)].wait();
@@ -396,132 +360,25 @@ TEST_F(LaunchedHosts, AreGivenNodeRanksByTheStoreWhereNoneAreSaid) {
   EXPECT_EQ(outputs, (Words{"[rank 0] GROUP_RANK=0\n", "[rank 1] GROUP_RANK=1\n", "[rank 2] GROUP_RANK=2\n"}));
 }
 
-TEST_F(LaunchedHosts, ARankThatDiesEndsTheJobOnAllOfThemUnderItsName) {
-  auto launchers = launch_all({PLAIN_PROGRAM, "eprint:my last words@3", "ready", "hang"});
-  await_ranks(launchers);
-  const pid_t pid = live_ranks(PLAIN_PROGRAM).at(3);
-  kill(pid, SIGKILL);
-  const std::string verdict = "rank 3 (host host1, pid " + std::to_string(pid) + ") was killed by signal 9 (SIGKILL)";
-  for (int host = 0; host < kHosts; ++host) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
-    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << host;
-    EXPECT_THAT(result.err, AllOf(HasSubstr(verdict), HasSubstr("; ending the other 5 ranks"),
-                                  HasSubstr("rank 3 failed first: it was killed by signal 9 (SIGKILL)")));
-    if (host > 0) continue;
-    EXPECT_THAT(result.err,
-                AllOf(HasSubstr("  the end of its stderr:\n  | my last words\n"),
-                      HasSubstr("  after it: ranks 0 and 1 (host host0 (node rank 0)): was killed by signal 15"),
-                      HasSubstr("  after it: rank 2 (host host1 (node rank 1)): was killed by signal 15"),
-                      HasSubstr("  after it: ranks 4 and 5 (host host2 (node rank 2)): was killed by signal 15")));
-  }
-  EXPECT_TRUE(live_ranks().empty());
-}
-
-TEST_F(LaunchedHosts, MayShareAFolderForTheirOutput) {
-  const TemporaryFolder folder;
-  const auto content = [&folder](const std::string& name) {
-    std::ifstream file(folder / name);
-    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  };
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) {
-    launchers.push_back(launch(host, 2, {PLAIN_PROGRAM, "print:hello", "eprint:my last words@3", "ready", "hang"},
-                               {"--log-dir", folder, "--tee"}));
-  }
-  await_ranks(launchers);
-  kill(live_ranks(PLAIN_PROGRAM).at(3), SIGKILL);
-  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGKILL);
-  for (int rank = 0; rank < 2 * kHosts; ++rank) {
-    const std::string name = "rank" + std::to_string(rank) + ".out";
-    EXPECT_EQ(content("start1/" + name), "hello\nready\n");
-    EXPECT_THAT(content("job.node" + std::to_string(rank / 2) + ".log"), HasSubstr("Z " + name + ": hello\n"));
-  }
-  EXPECT_FALSE(std::filesystem::exists(folder / "job.log"));
-  EXPECT_THAT(content("verdict.json"),
-              AllOf(HasSubstr(R"("rank": 3,)"), HasSubstr(R"("host": "host1")"), HasSubstr(R"("signal": "SIGKILL")"),
-                    HasSubstr("my last words"), HasSubstr(R"("rank": 5,)")));
-}
-
 // An abstract socket is of a network namespace, which is what a host is here.
 TEST_F(LaunchedHosts, EachShowsTheRunAndAnyOneStopsIt) {
   auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
   await_ranks(launchers);
   for (int host = 0; host < kHosts; ++host) {
-    const Result list = run(hosts_->command(host, {LOCKSTEP_PROGRAM, "ps"}));
+    const Result list = lockstep_on(host, {"ps"});
     const auto ranks = std::to_string(2 * host) + "-" + std::to_string(2 * host + 1) + " of 6";
     EXPECT_THAT(list.out, AllOf(HasSubstr(ranks), HasSubstr("  " + std::to_string(host) + " of 3  ")));
     EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), 2) << "its own, and no other's: " << list.out;
   }
-  EXPECT_EQ(run(hosts_->command(2, {LOCKSTEP_PROGRAM, "stop", "run-"})).exit_code, 0);
-  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
-}
-
-TEST_F(LaunchedHosts, ALauncherThatDiesIsALostHost) {
-  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
-  await_ranks(launchers);
-  const std::string pid = std::to_string(launchers[1].pid());
-  launchers[1].send(SIGKILL);
-  EXPECT_EQ(launchers[1].wait().signal, SIGKILL);
-  for (const int host : {0, 2}) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
-    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
-    EXPECT_THAT(result.err,
-                AllOf(HasSubstr("host host1 (node rank 1) is gone: its launcher (pid " + pid + ") has ended"),
-                      HasSubstr("host host1 (node rank 1) was lost first"), Not(HasSubstr("rank 2 (")),
-                      Not(HasSubstr("rank 3 ("))));
-  }
-  EXPECT_TRUE(live_ranks().empty()) << "its guardian ends its ranks";
-}
-
-TEST_F(LaunchedHosts, TheLossOfTheStoresHostEndsTheOthersToBeStartedAgain) {
-  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
-  await_ranks(launchers);
-  launchers[0].send(SIGKILL);
-  EXPECT_EQ(launchers[0].wait().signal, SIGKILL);
-  for (const int host : {1, 2}) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
-    EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
-  }
-}
-
-TEST_F(LaunchedHosts, ACableThatIsOutIsALostHostOnBothOfItsEnds) {
-  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"}, {{"LOCKSTEP_LIVENESS", "on"}});
-  await_ranks(launchers);
-  hosts_->cut(2);
-  for (int host = 0; host < kHosts; ++host) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
-    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
-    EXPECT_THAT(result.err, host < 2 ? HasSubstr("host host2 (node rank 2) is gone: its launcher (pid ")
-                                     : HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
-  }
-}
-
-TEST_F(LaunchedHosts, TheStoresLauncherThatStoodStillEndsOnceItGoesOn) {
-  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"}, {{"LOCKSTEP_LIVENESS", "on"}});
-  await_ranks(launchers);
-  launchers[0].send(SIGSTOP);
-  for (const int host : {1, 2}) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
-    EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
-  }
-  launchers[0].send(SIGCONT);
-  const Result result = launchers[0].wait();
-  EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
-  EXPECT_THAT(result.err,
-              AllOf(HasSubstr("lockstep run: host host0 (node rank 0) stood still for "),
-                    HasSubstr("and the other hosts took this host for lost"), Not(HasSubstr(" failed first: "))));
-  EXPECT_TRUE(live_ranks().empty());
+  EXPECT_EQ(lockstep_on(2, {"stop", "run-"}).exit_code, 0);
+  ends_of(launchers, 128 + SIGTERM);
 }
 
 TEST_F(LaunchedHosts, ASignalToOneOfThemEndsAll) {
   auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
   await_ranks(launchers);
   launchers[2].send(SIGTERM);
-  for (Process& launcher : launchers) {
-    const Result result = launcher.wait();
-    EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  for (const Result& result : ends_of(launchers, 128 + SIGTERM)) {
     EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM; exit code 143"));
   }
 }
@@ -555,43 +412,32 @@ TEST_F(LaunchedHosts, SayWhomTheyWaitForLongBeforeTheyGiveUp) {
   EXPECT_EQ(first.wait().signal, SIGTERM);
 }
 
-TEST_F(LaunchedHosts, NameAHostWithoutTheProgramAndStartNoRank) {
-  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
-  auto second = launch(1, 1, {"./no-such-program"});
-  auto third = launch(2, 1, {PLAIN_PROGRAM, "print:started"});
-  for (Process* launcher : {&first, &second, &third}) {
-    const Result result = launcher->wait();
-    EXPECT_EQ(result.exit_code, 127);
-    EXPECT_THAT(result.err, HasSubstr("host host1 (node rank 1): program './no-such-program' was not found"));
-    EXPECT_EQ(result.out, "");
-  }
-}
-
-TEST_F(LaunchedHosts, NameAWrongInterfaceAndStartNoRank) {
-  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
-  auto second = launch(1, 1, {PLAIN_PROGRAM, "print:started"}, {}, {{"GLOO_SOCKET_IFNAME", "ib7"}});
-  auto third = launch(2, 1, {PLAIN_PROGRAM, "print:started"});
-  for (Process* launcher : {&first, &second, &third}) {
-    const Result result = launcher->wait();
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, AllOf(HasSubstr("host host1 (node rank 1): "), HasSubstr("GLOO_SOCKET_IFNAME='ib7'")));
-    EXPECT_EQ(result.out, "");
-  }
-}
-
-TEST_F(LaunchedHosts, NameAHostOfAnotherBuildAndStartNoRank) {
-  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
-  auto second = launch(1, 1, {PLAIN_PROGRAM, "print:started"});
-  Process third({.command = hosts_->command(2, {OTHER_BUILD, kEndpoint, std::to_string(kHosts), "2"}),
-                 .environment = {{"LOCKSTEP_STORE_SECRET", secret_}}});
-  for (Process* launcher : {&first, &second, &third}) {
-    const Result result = launcher->wait();
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err,
-                AllOf(HasSubstr("host host2 (node rank 2) has another lockstep than host host0 (node rank 0): '0.0.1 "
-                                "other' and '"),
-                      HasSubstr("install the same build on both")));
-    EXPECT_EQ(result.out, "");
+TEST_F(LaunchedHosts, NameAHostThatCannotTakePartAndStartNoRank) {
+  const Words program = {PLAIN_PROGRAM, "print:started"};
+  const auto of_another_build = [&](int host) {
+    return Process({.command = hosts_->command(host, {OTHER_BUILD, kEndpoint, std::to_string(kHosts), "2"}),
+                    .environment = {{"LOCKSTEP_STORE_SECRET", secret_}}});
+  };
+  struct Case {
+    std::function<Process(int)> start;  // on the last host
+    int exit_code;
+    std::string says;
+  };
+  const std::vector<Case> cases = {
+      {[&](int host) { return launch(host, 1, {"./no-such-program"}); }, 127,
+       "host host2 (node rank 2): program './no-such-program' was not found"},
+      {[&](int host) {
+         return launch(host, 1, program, {}, {{"GLOO_SOCKET_IFNAME", "ib7"}});
+       },
+       2, "GLOO_SOCKET_IFNAME='ib7'"},
+      {of_another_build, 2,
+       "host host2 (node rank 2) has another lockstep than host host0 (node rank 0): '0.0.1 other' and '"}};
+  for (const auto& [start, exit_code, says] : cases) {
+    auto launchers = on_each(kHosts, [&](int host) { return host == 2 ? start(2) : launch(host, 1, program); });
+    for (const Result& result : ends_of(launchers, exit_code)) {
+      EXPECT_THAT(result.err, AllOf(HasSubstr("host host2 (node rank 2)"), HasSubstr(says)));
+      EXPECT_EQ(result.out, "");
+    }
   }
 }
 

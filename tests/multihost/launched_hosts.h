@@ -42,14 +42,31 @@ class LaunchedHosts : public ::testing::Test {
                     .environment = std::move(environment),
                     .name = "host " + std::to_string(host)});
   }
-  // On all hosts.
-  std::vector<Process> launch_all(const Words& program, const Variables& extra = {}, const Words& flags = {}) {
+  // On all hosts, or on the first ones.
+  std::vector<Process> launch_all(const Words& program, const Variables& extra = {}, const Words& flags = {},
+                                  int hosts = kHosts, int ranks = 2) {
+    return on_each(hosts, [&](int host) { return launch(host, ranks, program, flags, extra); });
+  }
+  template <typename Start>
+  static std::vector<Process> on_each(int hosts, Start start) {
     std::vector<Process> launchers;
-    for (int host = 0; host < kHosts; ++host) launchers.push_back(launch(host, 2, program, flags, extra));
+    for (int host = 0; host < hosts; ++host) launchers.push_back(start(host));
     return launchers;
   }
-  static void await_ranks(const std::vector<Process>& launchers) {
-    for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 2));
+  // Waits for all of them, which end with `exit_code`.
+  static std::vector<Result> ends_of(std::vector<Process>& launchers, int exit_code = 0) {
+    std::vector<Result> results;
+    for (Process& launcher : launchers) results.push_back(launcher.wait());
+    for (const Result& result : results) EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    return results;
+  }
+  static void await_ranks(const std::vector<Process>& launchers, int ranks = 2) {
+    for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", ranks));
+  }
+  // `lockstep WORDS` on a host.
+  Result lockstep_on(int host, Words words) const {
+    words.insert(words.begin(), LOCKSTEP_PROGRAM);
+    return run(hosts_->command(host, words));
   }
   // All that runs on a host: its launcher, and the processes that this has started.
   static std::vector<pid_t> processes_of(const Process& launcher) {

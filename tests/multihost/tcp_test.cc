@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
@@ -31,6 +34,8 @@ class TcpHosts : public ::testing::TestWithParam<int> {
   int world() const { return kHosts * GetParam(); }
   int host_of(int rank) const { return rank / GetParam(); }
 
+  void cut_off_while(const std::vector<std::string>& program, const std::string& begun, bool is_slow);
+
   // Where the data of an all-reduce may be, as far as it makes a difference.
   std::vector<std::string> memories() const {
     return GetParam() > 1 ? std::vector<std::string>{"arena", "user"} : std::vector<std::string>{"user"};
@@ -52,6 +57,25 @@ class TcpHosts : public ::testing::TestWithParam<int> {
                                         .name = "rank " + std::to_string(rank)});
     }
     return ranks;
+  }
+  std::string name(const std::vector<Process>& ranks, int rank) const {
+    return "rank " + std::to_string(rank) + " (host " + NetworkHosts::name(host_of(rank)) + ", pid " +
+           std::to_string(ranks[static_cast<std::size_t>(rank)].pid()) + ")";
+  }
+  // All but `silent` have lost the rank, or another of these, and say why.
+  void expect_named(std::vector<Process>& ranks, int rank, const std::vector<int>& silent,
+                    const std::string& why) const {
+    for (int survivor = 0; survivor < world(); ++survivor) {
+      if (std::ranges::count(silent, survivor) > 0) continue;
+      const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
+      EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
+      EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "), HasSubstr(why)));
+      if (silent.size() == 1) {
+        EXPECT_THAT(result.out, HasSubstr(name(ranks, rank)));
+      } else {
+        EXPECT_THAT(result.out, HasSubstr("(host " + NetworkHosts::name(host_of(rank)) + ", pid "));
+      }
+    }
   }
 };
 
@@ -89,51 +113,32 @@ TEST_P(TcpHosts, PassTheConformanceSuite) {
 TEST_P(TcpHosts, NameTheRankThatDied) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "kill"});
-  const std::string pid = std::to_string(ranks[1].pid());
   EXPECT_EQ(ranks[1].wait().signal, SIGKILL);
-  const std::string host = NetworkHosts::name(host_of(1));
-  for (int survivor = 0; survivor < world(); ++survivor) {
-    if (survivor == 1) continue;
-    const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-    EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "), HasSubstr("rank 1 (host " + host + ", pid " + pid + ")")))
-        << result.err;
-  }
+  expect_named(ranks, 1, {1}, "");
 }
 
-// A collective would wait for five minutes. The words are membership's, which saw that rank 0, and its store, stand
-// still.
-TEST_P(TcpHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
-  const NetworkHosts hosts(kHosts);
-  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_LIVENESS", "on"}});
-  for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
-  ranks[0].send(SIGSTOP);
-  const std::string pid = std::to_string(ranks[0].pid());
-  for (int survivor = 1; survivor < world(); ++survivor) {
-    const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-    EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
-    EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "),
-                                  HasSubstr("rank 0 (host host0, pid " + pid + "), which hosts the store at "),
-                                  HasSubstr("stopped answering")));
+// A collective would wait for five minutes. The words are membership's, which saw the silence: of a rank that is
+// stopped, of rank 0 with the store that it hosts, and of a host that is cut off.
+TEST_P(TcpHosts, NameWhoIsSilent) {
+  struct Case {
+    int rank;
+    bool is_cut;  // off with its host; else stopped
+    const char* why;
+  };
+  for (const auto& [rank, is_cut, why] : {Case{1, false, "its host still answers, so the process is stopped"},
+                                          Case{0, false, ", which hosts the store at "},
+                                          Case{world() - 1, true, "its host doesn't answer either: it is down"}}) {
+    SCOPED_TRACE(why);
+    NetworkHosts hosts(kHosts);
+    auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_LIVENESS", "on"}});
+    for (const Process& one : ranks) ASSERT_TRUE(one.await_output("looping"));
+    std::vector<int> silent;
+    for (int other = 0; other < world(); ++other) {
+      if (other == rank || (is_cut && host_of(other) == host_of(rank))) silent.push_back(other);
+    }
+    is_cut ? hosts.cut(host_of(rank)) : ranks[static_cast<std::size_t>(rank)].send(SIGSTOP);
+    expect_named(ranks, rank, silent, why);
   }
-}
-
-// Nobody is told when a cable is out: the two that still reach each other end with one cause, and say whom they wait
-// for.
-TEST_P(TcpHosts, EndWithOneCauseWhenAHostIsCutOff) {
-  NetworkHosts hosts(kHosts);
-  auto ranks =
-      ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_TIMEOUT", "5"}, {"LOCKSTEP_LIVENESS", "off"}});
-  for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
-  hosts.cut(1);
-  std::vector<std::string> causes;
-  for (int survivor = 0; survivor < world(); ++survivor) {
-    const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-    if (host_of(survivor) == 1) continue;  // it can ask nobody
-    EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
-    EXPECT_THAT(result.out, ContainsRegex("all_reduce .*(not arrived|to or from).*rank [0-5] .host host"));
-    causes.push_back(result.out);
-  }
-  EXPECT_THAT(causes, Each(causes[0]));
 }
 
 // An all-reduce takes two seconds there: what happens meanwhile happens while its data is on its way.
@@ -153,35 +158,39 @@ TEST_P(TcpHosts, NameTheRankThatDiesWhileDataIsOnItsWay) {
     auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "large", memory});
     for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("under way"));
     ranks[1].send(SIGKILL);
-    const std::string who =
-        "rank 1 (host " + NetworkHosts::name(host_of(1)) + ", pid " + std::to_string(ranks[1].pid()) + ")";
-    for (int survivor = 0; survivor < world(); ++survivor) {
-      if (survivor == 1) continue;
-      const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-      EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: " + who), HasSubstr("was in all_reduce "))) << result.err;
-    }
+    expect_named(ranks, 1, {1}, "was in all_reduce ");
   }
+}
+
+// Nobody is told when a cable is out: the hosts that still reach each other end with one cause, and say whom they wait
+// for.
+void TcpHosts::cut_off_while(const std::vector<std::string>& program, const std::string& begun, bool is_slow) {
+  NetworkHosts hosts(kHosts);
+  if (is_slow) slow_cables_down(hosts);
+  auto ranks = ranks_on(hosts, program, {{"LOCKSTEP_TIMEOUT", is_slow ? "10" : "5"}, {"LOCKSTEP_LIVENESS", "off"}});
+  for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output(begun));
+  hosts.cut(1);
+  std::vector<std::string> causes;
+  for (int survivor = 0; survivor < world(); ++survivor) {
+    const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
+    if (host_of(survivor) == 1) continue;  // it can ask nobody
+    EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
+    EXPECT_THAT(result.out,
+                ContainsRegex("(Timeout: all_reduce .*(not arrived|to or from).*|PeerLost: )rank [0-5] .host host" +
+                              std::string(is_slow ? "1" : "")));
+    causes.push_back(result.out);
+  }
+  EXPECT_THAT(causes, Each(causes[0]));
+}
+
+TEST_P(TcpHosts, EndWithOneCauseWhenAHostIsCutOff) {
+  cut_off_while({CONFORMANCE_RANK, "loop", "quiet"}, "looping", false);
 }
 
 TEST_P(TcpHosts, NameARankOfTheHostThatIsCutOffWhileDataIsOnItsWay) {
   for (const std::string& memory : memories()) {
     SCOPED_TRACE(memory);
-    NetworkHosts hosts(kHosts);
-    slow_cables_down(hosts);
-    auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "large", memory},
-                          {{"LOCKSTEP_TIMEOUT", "10"}, {"LOCKSTEP_LIVENESS", "off"}});
-    for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("under way"));
-    hosts.cut(1);
-    std::vector<std::string> causes;
-    for (int survivor = 0; survivor < world(); ++survivor) {
-      const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-      if (host_of(survivor) == 1) continue;  // it can ask nobody
-      EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
-      EXPECT_THAT(result.out,
-                  ContainsRegex("(Timeout: all_reduce .*(not arrived|to or from).*|PeerLost: )rank [0-5] .host host1"));
-      causes.push_back(result.out);
-    }
-    EXPECT_THAT(causes, Each(causes[0]));
+    cut_off_while({CONFORMANCE_RANK, "large", memory}, "under way", true);
   }
 }
 
@@ -194,13 +203,7 @@ TEST_P(TcpHostsOfTwo, NameTheRankThatDiesWhileAnotherConnectsWithIt) {
     auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "ask", std::to_string(asking)}, {{"LOCKSTEP_LIVENESS", "off"}});
     ASSERT_TRUE(ranks[static_cast<std::size_t>(asking)].await_output("asking"));
     ranks[2].send(SIGKILL);
-    const std::string who = "rank 2 (host host1, pid " + std::to_string(ranks[2].pid()) + ")";
-    for (int survivor = 0; survivor < world(); ++survivor) {
-      if (survivor == 2) continue;
-      const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
-      EXPECT_EQ(result.exit_code, 3) << result.err;
-      EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "), HasSubstr(who))) << result.err;
-    }
+    expect_named(ranks, 2, {2}, "");
   }
 }
 

@@ -15,15 +15,12 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
-#include "tests/e2e/launch.h"
+#include "tests/e2e/job.h"
 #include "tests/support/leftovers.h"
 
 namespace lockstep::soak::job_test {
 namespace {
 
-using e2e::contains;
-using e2e::Process;
-using e2e::Result;
 using testing::wait_until;
 
 struct Signal {
@@ -66,93 +63,40 @@ Harm draw(std::uint64_t seed) {
   return harm;
 }
 
-class Round {
- public:
-  explicit Round(const Harm& harm) : harm_(harm), launcher_(options()) {}
-
-  void run() {
-    ASSERT_TRUE(wait_until([&] {
-      const auto ranks = testing::live_ranks(SOAK_TRAIN);
-      if (!ranks.contains(harm_.victim)) return false;
-      pid_ = ranks.at(harm_.victim);
-      return true;
-    })) << "it did not start";
-    if (harm_.trains) {
-      ASSERT_TRUE(launcher_.await_output("[rank " + std::to_string(harm_.victim) + "] training"));
-    }
-    footprint_.look();
-    const Deadline moment = Deadline::after(harm_.moment);
-    while (!moment.expired()) poll(nullptr, 0, moment.poll_timeout_ms());
-    ASSERT_EQ(kill(pid_, harm_.signal.number), 0);
-    result_ = launcher_.wait();
-    check_launcher();
-    for (int rank = 0; rank < harm_.ranks; ++rank) {
-      if (rank != harm_.victim) check_survivor(rank);
-    }
-    EXPECT_EQ(footprint_.left_after(testing::leftover_deadline()), "");
+void hurt_one(const Harm& harm) {
+  testing::Footprint footprint;
+  e2e::Words program{SOAK_TRAIN, harm.backend};
+  if (harm.caught) program.push_back("caught");
+  testing::Variables environment;
+  if (harm.survivors_speak) environment["SOAK_IGNORES_TERM"] = "1";
+  const bool stops = harm.signal.number == SIGSTOP;
+  if (stops) environment["LOCKSTEP_LIVENESS"] = "on";
+  // The survivors have the grace to speak. Of a rank that is stopped they hear after 3 s, and the launcher waits for it
+  // too.
+  e2e::Job job(harm.ranks, program, {"--grace", stops ? "3" : "20"}, environment);
+  const auto ranks = [] { return testing::live_ranks(SOAK_TRAIN); };
+  ASSERT_TRUE(wait_until([&] { return ranks().contains(harm.victim); })) << "it did not start";
+  const pid_t pid = ranks().at(harm.victim);
+  if (harm.trains) {
+    ASSERT_TRUE(job->await_output("[rank " + std::to_string(harm.victim) + "] training"));
   }
-
- private:
-  e2e::ProcessOptions options() const {
-    e2e::Words actions{harm_.backend};
-    if (harm_.caught) actions.push_back("caught");
-    // The survivors have the grace to speak. Of a rank that is stopped they hear after 3 s, and the launcher waits for
-    // it too.
-    const std::string grace = harm_.signal.number == SIGSTOP ? "3" : "20";
-    e2e::ProcessOptions options{
-        .command = e2e::run_command({"-n", std::to_string(harm_.ranks), "--grace", grace}, SOAK_TRAIN, actions)};
-    if (harm_.survivors_speak) options.environment["SOAK_IGNORES_TERM"] = "1";
-    if (harm_.signal.number == SIGSTOP) options.environment["LOCKSTEP_LIVENESS"] = "on";
-    return options;
+  footprint.look();
+  const Deadline moment = Deadline::after(harm.moment);
+  while (!moment.expired()) poll(nullptr, 0, moment.poll_timeout_ms());
+  ASSERT_EQ(kill(pid, harm.signal.number), 0);
+  const std::string killed = "was killed by signal " + std::to_string(harm.signal.number) + " (" + harm.signal.name;
+  job.expect({.exit_code = stops ? 75 : 128 + harm.signal.number,
+              .rank = harm.victim,
+              .how = stops ? "did not continue: " : killed,
+              .pid = pid});
+  for (int rank = 0; rank < harm.ranks; ++rank) {
+    if (rank == harm.victim) continue;
+    const std::string word = e2e::last_word_of_rank(job.result(), rank);
+    EXPECT_FALSE(harm.trains && harm.survivors_speak && word.empty()) << "rank " << rank << " said nothing";
+    if (!word.empty()) e2e::expect_blame(word, harm.victim, pid);
   }
-
-  std::string victim() const { return "rank " + std::to_string(harm_.victim) + " "; }
-  std::string with_pid() const { return "pid " + std::to_string(pid_) + ")"; }
-
-  void check_launcher() const {
-    const auto lines = e2e::lines_of(result_.err);
-    ASSERT_FALSE(lines.empty());
-    const std::string& last = lines.back();
-    EXPECT_TRUE(contains(last, "lockstep run: " + victim())) << last;
-    std::string verdict;
-    for (const auto& line : lines) {
-      if (verdict.empty() && line.starts_with("lockstep run: " + victim() + "(host ")) verdict = line;
-    }
-    EXPECT_TRUE(contains(verdict, with_pid())) << "no line names its pid";
-    if (harm_.signal.number == SIGSTOP) {
-      EXPECT_NE(result_.exit_code, 0);
-      return;
-    }
-    const std::string how = "was killed by signal " + std::to_string(harm_.signal.number) + " (" + harm_.signal.name;
-    EXPECT_TRUE(contains(verdict, how)) << verdict;
-    EXPECT_TRUE(contains(last, how)) << last;
-    EXPECT_EQ(result_.exit_code, 128 + harm_.signal.number);
-  }
-
-  // What a rank said last, caught or not: the first rank that it names with its process is the one that came to harm.
-  void check_survivor(int rank) const {
-    std::string word = e2e::last_word_of_rank(result_, std::to_string(rank));
-    if (harm_.caught) {
-      for (const auto& line : e2e::lines_of(result_.err)) {
-        if (line.starts_with("[rank " + std::to_string(rank) + "] soak_train caught: ")) word = line;
-      }
-    }
-    const bool must_speak = harm_.trains && harm_.survivors_speak;
-    EXPECT_FALSE(must_speak && word.empty()) << "rank " << rank << " said nothing";
-    if (word.empty()) return;
-    const auto named = word.find(" (host ");
-    ASSERT_NE(named, std::string::npos) << word;
-    const auto begin = word.rfind("rank ", named);
-    EXPECT_EQ(word.substr(begin, named - begin) + " ", victim()) << word;
-    EXPECT_TRUE(contains(word, with_pid())) << word;
-  }
-
-  const Harm harm_;
-  testing::Footprint footprint_;
-  Process launcher_;
-  pid_t pid_ = 0;
-  Result result_;
-};
+  EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
+}
 
 std::int64_t setting(const char* name, std::int64_t otherwise) {
   return Environment::of_process().get_int(name).value_or(otherwise);
@@ -168,7 +112,7 @@ TEST_P(SoakJob, WhoComesToHarmIsNamedAndNothingIsLeft) {
   std::printf("%s\n", harm.describe().c_str());
   std::fflush(stdout);
   SCOPED_TRACE(harm.describe());
-  Round(harm).run();
+  hurt_one(harm);
 }
 
 }  // namespace

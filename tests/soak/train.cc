@@ -56,7 +56,7 @@ int main(int count, char** arguments) {
   try {
     train(backend);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "soak_train caught: %s\n", error.what());
+    std::fprintf(stderr, "main caught: %s\n", error.what());
     return 1;
   }
   return 0;

@@ -10,7 +10,6 @@
 //   lost:WHERE     all-reduces on the "job" or on the "half" until a rank is lost, and prints "WHERE: " and what it is
 //   told
 //   model:N        makes a Reducer for a model of one parameter of N elements
-//   steps:N        the same N times as "step K sum S", with what is planned for the step before it (fault_plan.h)
 //   loop           all-reduces until something goes wrong
 //   listen         stop_on_signals()
 //   train[:N]      steps of a Reducer until all have agreed to stop, N at most; prints "training" after the first one,
@@ -49,7 +48,6 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
-#include "tests/support/fault_plan.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -79,13 +77,6 @@ class Rank {
       while (true) all_reduce(*half_, 1.0f);
     } else if (name == "lost") {
       wait_for_loss(value);
-    } else if (name == "steps") {
-      for (int step = 0; step < std::stoi(value); ++step) {
-        faults_.at(step);
-        const float total = all_reduce(static_cast<float>(group_->rank() + 1));
-        std::printf("step %d sum %g\n", step, static_cast<double>(total));
-        std::fflush(stdout);
-      }
     } else if (name == "model") {
       const std::vector<ParameterSpec> model = {{"w", DType::f32, {std::stoll(value)}}};
       const Reducer reducer(model, group_);
@@ -197,7 +188,6 @@ class Rank {
     std::fflush(stdout);
   }
 
-  const testing::FaultPlan faults_{own_rank()};
   InitOptions options_;
   std::int64_t enough_ = -1;
   int exit_code_ = 0;
