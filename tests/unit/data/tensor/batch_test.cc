@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <string>
-
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
@@ -24,13 +21,10 @@ TEST(TensorDataset, ABatchHoldsTheRowsAndIdsAskedFor) {
   EXPECT_EQ(batch.y.values<std::int64_t>()[0], 7);
   EXPECT_EQ(batch.y.values<std::int64_t>()[1], 5);
   EXPECT_EQ(batch.ids, (Ids{2, 0}));
-}
-
-TEST(TensorDataset, ABatchOfNoRowsHasTheShapeOfTheOthers) {
-  const TensorDataset dataset(Tensor::zeros({3, 2, 4}));
-  const Batch batch = dataset.batch({});
-  EXPECT_EQ(batch.x.shape(), (Shape{0, 2, 4}));
-  EXPECT_FALSE(batch.y.defined());
+  // One without rows has the shape of the others.
+  const Batch none = TensorDataset(Tensor::zeros({3, 2, 4})).batch({});
+  EXPECT_EQ(none.x.shape(), (Shape{0, 2, 4}));
+  EXPECT_FALSE(none.y.defined());
   EXPECT_EQ(TensorDataset(Tensor::zeros({0, 2})).batch({}).x.shape(), (Shape{0, 2}));
 }
 
@@ -61,12 +55,9 @@ TEST(Collate, StacksSamplesAlongANewFirstDimension) {
   EXPECT_EQ(batch.y.to_vector(), (std::vector<float>{-3, -1}));
   EXPECT_EQ(batch.ids, (Ids{3, 1}));
   EXPECT_EQ(Collated(Squares{9}).batch({}).x.shape(), (Shape{0, 2}));
-}
-
-TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
-  const Collated dataset(Squares{9, 4});
+  const Collated other(Squares{9, 4});
   expect_text(error_of([&] {
-                dataset.batch(Ids{3, 4});
+                other.batch(Ids{3, 4});
               }),
               {"sample 4 is float32 [3], but the first sample of the dataset is float32 [2]"});
 }
