@@ -10,7 +10,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "tests/multirank/ddp_contract.h"
-#include "tests/support/groups.h"
+#include "tests/support/thrown_on.h"
 
 namespace lockstep::testing {
 
@@ -40,12 +40,8 @@ class CommHookContract : public DdpContract<Side> {
   using typename DdpContract<Side>::Net;
   using typename DdpContract<Side>::Options;
   using typename DdpContract<Side>::Group;
-  using DdpContract<Side>::loss_of;
+  using DdpContract<Side>::step;
 
-  template <typename Ddp>
-  static void step(Ddp& ddp, RowsOf part, Loss kind = Loss::mean) {
-    ddp.backward(loss_of(ddp(Side::rows(part.begin, part.end)), kind));
-  }
   // The gradients of the global batch after a step of two micro-batches.
   static Values trained(const Group& group, const Options& options) {
     Net net;
@@ -72,13 +68,12 @@ class CommHookContract : public DdpContract<Side> {
 TYPED_TEST_SUITE_P(CommHookContract);
 
 TYPED_TEST_P(CommHookContract, TheGroupsOwnSumHasTheBitsOfNoHook) {
-  using Fixture = CommHookContract<TypeParam>;
   for (const int ranks : {1, 2, 3}) {
     for (const Loss kind : {Loss::mean, Loss::sum}) {
       TypeParam::run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-        const Values wanted = Fixture::trained(group, {.buckets = a_bucket_each(), .loss = kind});
+        const Values wanted = TestFixture::trained(group, {.buckets = a_bucket_each(), .loss = kind});
         EXPECT_EQ(wanted.size(), 6u);
-        EXPECT_EQ(Fixture::trained(group, {.buckets = a_bucket_each(), .loss = kind, .comm_hook = plain_hook()}),
+        EXPECT_EQ(TestFixture::trained(group, {.buckets = a_bucket_each(), .loss = kind, .comm_hook = plain_hook()}),
                   wanted)
             << ranks << " ranks";
       });
@@ -87,13 +82,12 @@ TYPED_TEST_P(CommHookContract, TheGroupsOwnSumHasTheBitsOfNoHook) {
 }
 
 TYPED_TEST_P(CommHookContract, SixteenBitsAreCloseAndEqualOnAllRanks) {
-  using Fixture = CommHookContract<TypeParam>;
   for (const Loss kind : {Loss::mean, Loss::sum}) {
-    const Values wanted = Fixture::alone(kind);
+    const Values wanted = TestFixture::alone(kind);
     for (const auto& [hook, bits] : {std::pair(bf16_compress_hook(), 8), std::pair(fp16_compress_hook(), 11)}) {
       for (const int ranks : {1, 2, 3}) {
         TypeParam::run(ranks, [&, hook = hook, bits = bits](const std::shared_ptr<ProcessGroup>& group) {
-          const Values seen = Fixture::trained(group, {.loss = kind, .comm_hook = hook});
+          const Values seen = TestFixture::trained(group, {.loss = kind, .comm_hook = hook});
           expect_near(seen, wanted, 2 * std::ldexp(1.0, -bits));
           EXPECT_TRUE(are_equal_on_ranks(*group, seen)) << hook.name;
           EXPECT_NE(seen, wanted) << hook.name << ": nothing was rounded";
@@ -105,100 +99,74 @@ TYPED_TEST_P(CommHookContract, SixteenBitsAreCloseAndEqualOnAllRanks) {
 
 // Of losses that are sums of many rows a float16 would not hold the gradients.
 TYPED_TEST_P(CommHookContract, AWeightIsNotOnTheWire) {
-  using Fixture = CommHookContract<TypeParam>;
-  Fixture::on(2, {.comm_hook = fp16_compress_hook()}, [&](auto& net, auto& ddp) {
-    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, kRows)), Loss::mean);
+  TestFixture::on(2, {.comm_hook = fp16_compress_hook()}, [&](auto& net, auto& ddp) {
+    const auto loss = TestFixture::loss_of(ddp(TypeParam::rows(0, kRows)), Loss::mean);
     ddp.set_weight(std::int64_t{1} << (ddp.group()->rank() == 0 ? 40 : 39));
     ddp.backward(loss);
-    expect_near(TypeParam::gradients(net), Fixture::alone(), 2e-3);
+    expect_near(TypeParam::gradients(net), TestFixture::alone(), 2e-3);
   });
 }
 
-struct SeenBucket {
-  std::int64_t step;
-  int index;
-  std::vector<std::string> parameters;
-  bool operator==(const SeenBucket&) const = default;
-};
-
 TYPED_TEST_P(CommHookContract, SeesEachBucketOnceAndInOrderOnEveryRank) {
-  using Fixture = CommHookContract<TypeParam>;
   for (const int ranks : {1, 2, 3}) {
     TypeParam::run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-      std::vector<SeenBucket> seen;
+      std::vector<std::string> seen;  // "step index parameter"
       const CommHook hook{"records", [&](const GradBucket& bucket) {
-                            SeenBucket& it = seen.emplace_back(SeenBucket{bucket.step, bucket.index, {}});
                             EXPECT_EQ(bucket.buckets, 6);
                             EXPECT_EQ(bucket.is_last(), bucket.index == 5);
                             EXPECT_EQ(bucket.group, group);
-                            for (const auto& slice : bucket.slices) {
-                              EXPECT_LE(slice.offset + slice.parameter.count(), bucket.buffer.count);
-                              it.parameters.push_back(slice.parameter.name);
-                            }
+                            EXPECT_EQ(bucket.slices.size(), 1u);
+                            const auto& slice = bucket.slices.front();
+                            EXPECT_LE(slice.offset + slice.parameter.count(), bucket.buffer.count);
+                            seen.push_back(std::to_string(bucket.step) + " " + std::to_string(bucket.index) + " " +
+                                           slice.parameter.name);
                             return HookedBucket{.work = bucket.group->all_reduce(bucket.buffer), .finish = {}};
                           }};
       typename TypeParam::Net net;
       TypeParam::initialize(net);
       auto ddp = TypeParam::wrap(net, group, {.buckets = a_bucket_each(), .comm_hook = hook});
       const bool is_last = group->rank() == group->size() - 1;
-      const auto step = [&] {
-        seen.clear();
-        if (is_last) return Fixture::step(*ddp, {0, 5});
-        ddp->step_without_data();
-      };
-      for (std::int64_t i = 0; i < 2; ++i) {
+      for (int i = 0; i < 2; ++i) {
         TypeParam::clear(net);
         {
           const auto local = ddp->no_sync();
-          seen.clear();
-          if (is_last) Fixture::step(*ddp, {0, 5});
+          if (is_last) TestFixture::step(*ddp, {0, 5});
           EXPECT_TRUE(seen.empty());
         }
-        step();
-        ASSERT_EQ(seen.size(), 6u);
-        std::set<std::string> names;
-        for (int index = 0; index < 6; ++index) {
-          const SeenBucket& it = seen[static_cast<std::size_t>(index)];
-          EXPECT_EQ(it.step, i);
-          EXPECT_EQ(it.index, index);
-          names.insert(it.parameters.begin(), it.parameters.end());
+        if (is_last) {
+          TestFixture::step(*ddp, {0, 5});
+        } else {
+          ddp->step_without_data();
         }
+        std::set<std::string> names;
+        std::string text;
+        for (std::size_t index = 0; index < seen.size(); ++index) {
+          EXPECT_TRUE(seen[index].starts_with(std::to_string(i) + " " + std::to_string(index) + " ")) << seen[index];
+          names.insert(seen[index].substr(4));
+          text += seen[index] + "\n";
+        }
+        EXPECT_EQ(seen.size(), 6u);
         EXPECT_EQ(names,
                   (std::set<std::string>{"a.weight", "a.bias", "b.weight", "b.bias", "side.weight", "side.bias"}));
-        std::string text;
-        for (const SeenBucket& it : seen) text += it.parameters.front() + " ";
         for (const std::string& other : all_gather_text(*group, text)) EXPECT_EQ(other, text);
         EXPECT_EQ(ddp->last_step().buckets.size(), 6u + TypeParam::kBucketsMore);
+        seen.clear();
       }
     });
   }
 }
 
-// What else travels with the gradients goes past the hook.
-TYPED_TEST_P(CommHookContract, UnusedParametersAreFoundAllTheSame) {
-  using Fixture = CommHookContract<TypeParam>;
-  const Values wanted = Fixture::alone(Loss::mean, /*use_side=*/false);
-  for (const int ranks : {1, 2, 3}) {
-    Fixture::on(ranks, {.comm_hook = fp16_compress_hook()}, [&](auto& net, auto& ddp) {
-      net.use_side = false;
-      Fixture::step(ddp, part_of(ddp.group()->rank(), ddp.group()->size()));
-      expect_near(TypeParam::gradients(net), wanted, 2e-3);
-    });
-  }
-}
-
 TYPED_TEST_P(CommHookContract, NoopSendsNothingAndGivesBackThisRanksShard) {
-  using Fixture = CommHookContract<TypeParam>;
-  Fixture::on(1, {.comm_hook = noop_hook()}, [&](auto& net, auto& ddp) {
-    Fixture::step(ddp, {0, kRows});
-    expect_near(TypeParam::gradients(net), Fixture::alone());
+  TestFixture::on(1, {.comm_hook = noop_hook()}, [&](auto& net, auto& ddp) {
+    TestFixture::step(ddp, {0, kRows});
+    expect_near(TypeParam::gradients(net), TestFixture::alone());
   });
-  Fixture::on(2, {.compare_every = 0, .comm_hook = noop_hook()}, [&](auto& net, auto& ddp) {
+  TestFixture::on(2, {.compare_every = 0, .comm_hook = noop_hook()}, [&](auto& net, auto& ddp) {
     const std::int64_t rank = ddp.group()->rank();
-    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, kRows)), Loss::mean);
+    const auto loss = TestFixture::loss_of(ddp(TypeParam::rows(0, kRows)), Loss::mean);
     ddp.set_weight(1 + 2 * rank);
     ddp.backward(loss);
-    Values wanted = Fixture::alone();
+    Values wanted = TestFixture::alone();
     for (auto& [name, values] : wanted) {
       for (float& value : values) value *= static_cast<float>(1 + 2 * rank) / 4;
     }
@@ -207,38 +175,10 @@ TYPED_TEST_P(CommHookContract, NoopSendsNothingAndGivesBackThisRanksShard) {
   });
 }
 
-TYPED_TEST_P(CommHookContract, TwoModulesHaveHooksOfTheirOwn) {
-  using Fixture = CommHookContract<TypeParam>;
-  TypeParam::run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    typename TypeParam::Net one, two;
-    TypeParam::initialize(one);
-    TypeParam::initialize(two);
-    auto narrow = TypeParam::wrap(one, group, {.comm_hook = bf16_compress_hook()});
-    auto wide = TypeParam::wrap(two, group, {});
-    const RowsOf part = part_of(group->rank(), 2);
-    for (int i = 0; i < 2; ++i) {
-      TypeParam::clear(one);
-      TypeParam::clear(two);
-      Fixture::step(*narrow, part);
-      Fixture::step(*wide, part);
-      expect_near(TypeParam::gradients(one), Fixture::alone(), 1e-2);
-      EXPECT_NE(TypeParam::gradients(one), TypeParam::gradients(two));
-      expect_near(TypeParam::gradients(two), Fixture::alone());
-    }
-  });
-}
-
-inline std::vector<int> all_ranks(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
-  return ranks;
-}
-
 TYPED_TEST_P(CommHookContract, ModulesOfTwoGroupsHaveHooksOfTheirOwn) {
-  using Fixture = CommHookContract<TypeParam>;
   for (const int ranks : {1, 2, 3}) {
     TypeParam::run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-      const std::shared_ptr<ProcessGroup> other = make_group_beside(group, "other", all_ranks(*group));
+      const std::shared_ptr<ProcessGroup> other = group->split(0);
       // The first module's gradients go over the second module's group.
       const CommHook across{"across", [&](const GradBucket& bucket) {
                               return HookedBucket{.work = other->all_reduce(bucket.buffer), .finish = {}};
@@ -252,36 +192,15 @@ TYPED_TEST_P(CommHookContract, ModulesOfTwoGroupsHaveHooksOfTheirOwn) {
       for (int i = 0; i < 2; ++i) {
         TypeParam::clear(one);
         TypeParam::clear(two);
-        Fixture::step(*first, part);
-        Fixture::step(*second, part);
-        expect_near(TypeParam::gradients(one), Fixture::alone());
-        expect_near(TypeParam::gradients(two), Fixture::alone(), 2e-3);
+        TestFixture::step(*first, part);
+        TestFixture::step(*second, part);
+        expect_near(TypeParam::gradients(one), TestFixture::alone());
+        expect_near(TypeParam::gradients(two), TestFixture::alone(), 2e-3);
         EXPECT_TRUE(are_equal_on_ranks(*group, TypeParam::gradients(one)));
         EXPECT_TRUE(are_equal_on_ranks(*group, TypeParam::gradients(two)));
       }
     });
   }
-}
-
-// As between hosts: within each, then between one rank of each, and to the others.
-TYPED_TEST_P(CommHookContract, AHookMaySumInLevels) {
-  using Fixture = CommHookContract<TypeParam>;
-  TypeParam::run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const bool is_pair = group->rank() < 2, leads = group->rank() != 1;
-    const auto near =
-        make_group_beside(group, is_pair ? "pair" : "single", is_pair ? std::vector{0, 1} : std::vector{2});
-    const auto leaders = leads ? make_group_beside(group, "leaders", {0, 2}) : nullptr;
-    const CommHook levels{"levels", [&](const GradBucket& bucket) {
-                            near->all_reduce(bucket.buffer).wait();
-                            if (leads) leaders->all_reduce(bucket.buffer).wait();
-                            return HookedBucket{.work = near->broadcast(bucket.buffer, 0), .finish = {}};
-                          }};
-    for (const Loss kind : {Loss::mean, Loss::sum}) {
-      const Values seen = Fixture::trained(group, {.buckets = a_bucket_each(), .loss = kind, .comm_hook = levels});
-      expect_near(seen, Fixture::alone(kind));
-      EXPECT_TRUE(are_equal_on_ranks(*group, seen));
-    }
-  });
 }
 
 TYPED_TEST_P(CommHookContract, RanksWithDifferentHooksAreToldBoth) {
@@ -291,21 +210,16 @@ TYPED_TEST_P(CommHookContract, RanksWithDifferentHooksAreToldBoth) {
       return outcome_of([&] { TypeParam::wrap(net, group, {.comm_hook = hook}); });
     };
     const bool is_first = group->rank() == 0;
-    const std::string two = wrap(is_first ? bf16_compress_hook() : fp16_compress_hook());
-    EXPECT_EQ(two.find("Mismatch: "), 0u) << two;
-    EXPECT_NE(two.find("the communication hook: rank 0 has 'bf16_compress'; ranks 1 and 2 have 'fp16_compress'"),
-              std::string::npos)
-        << two;
-    const std::string one = wrap(is_first ? CommHook{} : noop_hook());
-    EXPECT_EQ(one.find("Mismatch: "), 0u) << one;
-    EXPECT_NE(one.find("the communication hook: rank 0 has none; ranks 1 and 2 have 'noop'"), std::string::npos) << one;
+    expect_text(
+        wrap(is_first ? bf16_compress_hook() : fp16_compress_hook()),
+        {"Mismatch: ", "the communication hook: rank 0 has 'bf16_compress'; ranks 1 and 2 have 'fp16_compress'"});
+    expect_text(wrap(is_first ? CommHook{} : noop_hook()),
+                {"Mismatch: ", "the communication hook: rank 0 has none; ranks 1 and 2 have 'noop'"});
   });
 }
 
 TYPED_TEST_P(CommHookContract, OneThatThrowsIsNamedOnEveryRank) {
-  using Fixture = CommHookContract<TypeParam>;
-  std::array<std::string, 3> thrown;
-  const auto train = [&](const std::shared_ptr<ProcessGroup>& group) {
+  const auto thrown = thrown_on(3, [](const std::shared_ptr<ProcessGroup>& group) {
     const CommHook hook{"mine", [&](const GradBucket& bucket) {
                           if (group->rank() == 1 && bucket.step == 1 && bucket.index == 2) {
                             throw std::runtime_error("no such codebook");
@@ -315,33 +229,19 @@ TYPED_TEST_P(CommHookContract, OneThatThrowsIsNamedOnEveryRank) {
     typename TypeParam::Net net;
     TypeParam::initialize(net);
     auto ddp = TypeParam::wrap(net, group, {.buckets = a_bucket_each(), .comm_hook = hook});
-    for (int i = 0; i < 3; ++i) Fixture::step(*ddp, {0, 5});
-  };
-  const auto body = [&](const std::shared_ptr<ProcessGroup>& group) {
-    try {
-      train(group);
-    } catch (const std::exception& error) {
-      const bool is_consequence = dynamic_cast<const PeerLost*>(&error) != nullptr;
-      thrown[static_cast<std::size_t>(group->rank())] =
-          (is_consequence ? "PeerLost: " : "") + std::string(error.what());
-      throw;
-    }
-  };
-  EXPECT_ANY_THROW(TypeParam::run(3, body));
+    for (int i = 0; i < 3; ++i) TestFixture::step(*ddp, {0, 5});
+  });
   const std::string own = "communication hook 'mine' (step 1, bucket 2) failed: no such codebook";
-  EXPECT_EQ(thrown[1], own);
+  EXPECT_EQ(text_of(thrown[1]), "exception: " + own);
   for (const std::size_t rank : {0u, 2u}) {
-    EXPECT_EQ(thrown[rank].find("PeerLost: "), 0u) << thrown[rank];
-    for (const std::string& part : {std::string("rank 1"), std::string("failed in the backward of step 1"), own}) {
-      EXPECT_NE(thrown[rank].find(part), std::string::npos) << thrown[rank];
-    }
+    expect_thrown<PeerLost>(
+        thrown[rank], {.kind = Cause::Kind::aborted, .rank = 1, .text = "failed in the backward of step 1: " + own});
   }
 }
 
 REGISTER_TYPED_TEST_SUITE_P(CommHookContract, TheGroupsOwnSumHasTheBitsOfNoHook, SixteenBitsAreCloseAndEqualOnAllRanks,
                             AWeightIsNotOnTheWire, SeesEachBucketOnceAndInOrderOnEveryRank,
-                            UnusedParametersAreFoundAllTheSame, NoopSendsNothingAndGivesBackThisRanksShard,
-                            TwoModulesHaveHooksOfTheirOwn, ModulesOfTwoGroupsHaveHooksOfTheirOwn, AHookMaySumInLevels,
+                            NoopSendsNothingAndGivesBackThisRanksShard, ModulesOfTwoGroupsHaveHooksOfTheirOwn,
                             RanksWithDifferentHooksAreToldBoth, OneThatThrowsIsNamedOnEveryRank);
 
 }  // namespace lockstep::testing

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How results of different numbers of ranks are compared.
+// Weights and gradients of the engine's own modules, to compare.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <map>
 #include <string>
-#include <vector>
 
 #include "lockstep/nn/module.h"
 #include "runtime/base/hash.h"
+#include "tests/multirank/values.h"
 
 namespace lockstep::testing {
-
-using Values = std::map<std::string, std::vector<float>>;
 
 inline Values weights_of(const nn::Module& model) {
   Values values;
@@ -39,22 +32,9 @@ inline std::uint64_t hash_of(const nn::Module& model) {
   return hash;
 }
 
-// Per tensor: max |seen - wanted| <= 1e-5 max |wanted|.
 inline void expect_close(const Values& seen, const Values& wanted, const std::string& what) {
-  ASSERT_EQ(seen.size(), wanted.size());
-  for (const auto& [name, values] : wanted) {
-    const std::vector<float>& others = seen.at(name);
-    ASSERT_EQ(others.size(), values.size());
-    float largest = 0;
-    float apart = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(values[i]));
-      const float distance = std::abs(values[i] - others[i]);
-      apart = std::isnan(distance) ? INFINITY : std::max(apart, distance);
-    }
-    EXPECT_GT(largest, 0) << what << ": " << name << " is zero everywhere, which proves nothing";
-    EXPECT_LE(apart, 1e-5f * largest) << what << ": " << name;
-  }
+  SCOPED_TRACE(what);
+  expect_near(seen, wanted);
 }
 
 }  // namespace lockstep::testing

@@ -5,7 +5,9 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/snapshots.h"
 #include "tests/multirank/comm_hook_contract.h"
+#include "tests/multirank/compare.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/reproducible_contract.h"
 #include "tests/multirank/snapshots_contract.h"
 #include "tests/multirank/stop_contract.h"
 #include "tests/support/rank_threads.h"
@@ -35,7 +37,7 @@ struct OurSide {
 
   static void run(int ranks, const RankBody& body) { run_ranks(ranks, body); }
   static void initialize(Net& net) { net.nn::Module::initialize(3); }
-  static auto wrap(Net& net, const std::shared_ptr<ProcessGroup>& group, const Options& options) {
+  static auto wrap(nn::Module& net, const std::shared_ptr<ProcessGroup>& group, const Options& options) {
     return std::make_unique<DistributedDataParallel>(net, group, options);
   }
   static Tensor rows(std::int64_t begin, std::int64_t end) {
@@ -60,14 +62,34 @@ struct OurSide {
   }
   static void clear(const nn::Module& net) { net.zero_grad(); }
   using Snapshots = lockstep::Snapshots;
-  static auto optimizer(const DistributedDataParallel& ddp) {
-    return optim::SGD(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
+  struct Vectors : nn::Module {
+    Vectors(const std::vector<std::string>& names, bool tied) {
+      for (const std::string& name : names) {
+        vectors.push_back(tied && !vectors.empty() ? share_parameter(name, vectors[0])
+                                                   : register_parameter(name, {1, 4}, nn::Init::uniform(1)));
+      }
+      nn::Module::initialize(1);
+    }
+    lockstep::Tensor forward(const lockstep::Tensor& x) override {
+      lockstep::Tensor y = scale(x, factor);
+      for (const lockstep::Tensor& vector : vectors) y = y * vector;
+      return y;
+    }
+    std::vector<float> first() const { return vectors[0].to_vector(); }
+    std::vector<lockstep::Tensor> vectors;
+    float factor = 1;
+  };
+  static auto optimizer(const DistributedDataParallel& ddp, Shard) {
+    return std::make_unique<optim::AdamW>(ddp.parameters(), optim::AdamWOptions{.lr = 0.1});
   }
+  static Values weights(const nn::Module& net) { return weights_of(net); }
   static void write(Net& net) { net.parameters()[1].copy_from(Tensor::ones({6})); }
+  static void write_uncounted(Net& net) { net.parameters()[1].values<float>()[1] += 1e-6f; }
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, DdpContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, CommHookContract, OurSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, ReproducibleContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, StopContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, SnapshotsContract, OurSide);
 

@@ -16,6 +16,7 @@
 #include "lockstep/train/weights.h"
 #include "runtime/ddp/equality/data_check.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"
 
@@ -30,26 +31,6 @@ nn::Sequential make_model() {
   return model;
 }
 
-// Fails in the middle of a step on one rank, once: the first parameters are updated, the others are not.
-class FailingOnce final : public optim::Optimizer {
- public:
-  FailingOnce(std::vector<Tensor> parameters, std::int64_t step, std::size_t parameter)
-      : Optimizer({{std::move(parameters)}}, 0.1), step_(step), parameter_(parameter) {}
-  std::string name() const override { return "Test"; }
-  std::vector<std::pair<std::string, double>> settings() const override { return {}; }
-  std::vector<optim::NamedState> state() const override { return {}; }
-
- private:
-  void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) override {
-    if (steps() == step_ && index == parameter_) throw std::runtime_error("out of luck");
-    for (std::int64_t i = 0; i < parameter.count(); ++i) {
-      parameter.data<float>()[i] -= 0.1f * gradient.data<float>()[i];
-    }
-  }
-  std::int64_t step_;
-  std::size_t parameter_;
-};
-
 // What each rank was told, which must be the same.
 std::string mismatch_of_all(int ranks, const RankBody& train) {
   const auto thrown = thrown_on(ranks, train);
@@ -60,43 +41,9 @@ std::string mismatch_of_all(int ranks, const RankBody& train) {
   return text_of(thrown[0]);
 }
 
-void backward(DistributedDataParallel& ddp, std::int64_t rows = 3) {
-  const Tensor x = Tensor::full({rows, 5}, 0.5f + static_cast<float>(ddp.group()->rank()));
-  ddp.backward(mse_loss(ddp(x), Tensor::zeros({rows, 2})));
-}
-
-TEST(Divergence, AnOptimizersStepThatThrewOnOneRankAndWasCaughtIsFoundInTheNextStep) {
-  for (const std::size_t parameter : {0, 2}) {
-    const std::string text = mismatch_of_all(3, [&](const Group& group) {
-      nn::Sequential model = make_model();
-      DistributedDataParallel ddp(model, group);
-      FailingOnce optimizer(ddp.parameters(), group->rank() == 1 ? 4 : -1, parameter);
-      for (int step = 0; step < 20; ++step) {
-        backward(ddp, group->rank() == 2 ? 0 : 3);
-        try {
-          optimizer.step();
-        } catch (const std::runtime_error& error) {
-          EXPECT_STREQ(error.what(), "out of luck");
-        }
-      }
-    });
-    expect_text(text, {"they came apart before step 4", parameter == 0 ? "'0.weight'" : "'2.weight'",
-                       "rank 1 differs from the others"});
-  }
-}
-
-TEST(Divergence, WeightsThatAreWrittenThroughAPointerAreFoundByTheDigest) {
-  const std::string text = mismatch_of_all(2, [](const Group& group) {
-    nn::Sequential model = make_model();
-    DistributedDataParallel ddp(model, group, {.compare_every = 4});
-    optim::AdamW optimizer(ddp.parameters());
-    for (int step = 0; step < 20; ++step) {
-      backward(ddp);
-      optimizer.step();
-      if (step == 5 && group->rank() == 1) ddp.parameters()[3].data<float>()[1] += 1e-6f;
-    }
-  });
-  expect_text(text, {"they came apart between step 4 and step 8"});
+void backward(DistributedDataParallel& ddp) {
+  const Tensor x = Tensor::full({3, 5}, 0.5f + static_cast<float>(ddp.group()->rank()));
+  ddp.backward(mse_loss(ddp(x), Tensor::zeros({3, 2})));
 }
 
 // Beside the parameters nothing need be equal, and rank 0 alone reads the file.
@@ -119,45 +66,47 @@ TEST(Divergence, LoadingWeightsForAllIsNone) {
   std::filesystem::remove(file);
 }
 
-// Reads an epoch, then another, with what `loader_of` makes for each rank.
-template <typename LoaderOf>
-void train_watched(const Group& group, const LoaderOf& loader_of) {
-  nn::Sequential model = make_model();
-  DistributedDataParallel ddp(model, group);
-  auto loader = loader_of(group->rank());
-  ddp.watch(loader);
-  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-    loader.set_epoch(epoch);
-    for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
-  }
-}
+struct Reads {
+  std::int64_t length = 10;
+  std::uint64_t seed = 1;
+  std::int64_t batch_size = 4;
+  bool drop_last = false;
+  std::int64_t last_epoch = 2;
+  bool is_watched = true;
+};
 
-data::DataLoader<data::Batch> loader_of(std::int64_t length, int rank, std::uint64_t seed, std::int64_t batch_size,
-                                        bool drop_last = false, int world = 3) {
+data::DataLoader<data::Batch> loader_of(const Reads& reads, const ProcessGroup& group) {
   return data::DataLoader(
-      data::TensorDataset(Tensor::full({length, 5}, 0.5f)),
-      data::GlobalBatchSampler(length, rank, world, {.global_batch = batch_size, .seed = seed, .drop_last = drop_last}),
+      data::TensorDataset(Tensor::full({reads.length, 5}, 0.5f)),
+      data::GlobalBatchSampler(reads.length, group,
+                               {.global_batch = reads.batch_size, .seed = reads.seed, .drop_last = reads.drop_last}),
       {.workers = 1});
 }
 
-TEST(DataDivergence, OfSeedLengthOrBatchNamesWhatAndWho) {
-  const auto text_of = [](std::int64_t length, std::uint64_t seed, std::int64_t batch_size, bool drop_last = false) {
-    return mismatch_of_all(3, [&](const Group& group) {
-      train_watched(group, [&](int rank) {
-        return rank == 1 ? loader_of(length, rank, seed, batch_size, drop_last) : loader_of(10, rank, 1, 4);
-      });
-    });
+TEST(DataDivergence, NamesWhatTheRanksReadAndWho) {
+  struct Case {
+    const char* what;
+    Reads of_rank1;
   };
-  expect_text(
-      text_of(10, 7, 4),
-      {"DistributedDataParallel: the ranks read different data in step 0: seed: ranks 0 and 2 have 1; rank 1 has "
-       "7. Give the samplers of all ranks the same numbers"});
-  expect_text(text_of(11, 1, 4), {"in step 0: length: ranks 0 and 2 have 10; rank 1 has 11. Give"});
-  expect_text(text_of(11, 2, 4),
-              {"length: ranks 0 and 2 have 10; rank 1 has 11; seed: ranks 0 and 2 have 1; rank 1 has 2"});
-  expect_text(text_of(10, 1, 5), {"batch size: ranks 0 and 2 have 4; rank 1 has 5", "batches in the pass"});
-  expect_text(text_of(10, 1, 4, true),
-              {"in step 0: batches in the pass: ranks 0 and 2 have 3; rank 1 has 2; what becomes of a remainder: "});
+  for (const Case& c :
+       {Case{"seed", {.seed = 7}}, Case{"length", {.length = 11}}, Case{"length and seed", {.length = 11, .seed = 2}},
+        Case{"batch size", {.batch_size = 5}}, Case{"remainder", {.drop_last = true}},
+        Case{"epoch, from where it begins", {.last_epoch = 1}}, Case{"not watched", {.is_watched = false}}}) {
+    const std::string text = mismatch_of_all(3, [&](const Group& group) {
+      const Reads reads = group->rank() == 1 ? c.of_rank1 : Reads();
+      nn::Sequential model = make_model();
+      DistributedDataParallel ddp(model, group);
+      auto loader = loader_of(reads, *group);
+      if (reads.is_watched) ddp.watch(loader);
+      for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+        loader.set_epoch(std::min(epoch, reads.last_epoch));
+        for (const data::Batch& batch : loader) {
+          ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
+        }
+      }
+    });
+    expect_message("ddp", c.what, text);
+  }
 }
 
 // As on a device, where a step's note is known two steps of the same model later: by then all ranks may be in that
@@ -170,9 +119,7 @@ TEST(DataDivergence, OfModelsThatAreJudgedLateIsNotSaidOfTheData) {
     noted.of_all.data = 0;  // the ranks' differ
     first.judge(noted);
   });
-  expect_text(
-      text,
-      {"the ranks averaged the gradients of different models in step 0, since the ranks stepped their models in"});
+  expect_message("ddp", "different models", text);
 }
 
 TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {
@@ -184,43 +131,18 @@ TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {
                                  data::GlobalBatchSampler(10, rank, world, {.global_batch = 4})));
     };
     const auto refusal_of = [&](int rank, int world) { return error_of<InvalidArgument>([&] { watch(rank, world); }); };
-    expect_text(refusal_of(1 - group->rank(), 2),
-                {"watch() got a sampler that reads for rank " + std::to_string(1 - group->rank()) +
-                 " of 2, but this is rank " + std::to_string(group->rank()) + " of 2"});
-    expect_text(refusal_of(0, 1), {"reads for rank 0 of 1"});
+    const std::string rank = std::to_string(group->rank());
+    expect_message("ddp", "another rank's, on rank " + rank, refusal_of(1 - group->rank(), 2));
+    expect_message("ddp", "of another number of ranks, on rank " + rank, refusal_of(0, 1));
     EXPECT_NO_THROW(watch(group->rank(), 2));
   });
-}
-
-TEST(DataDivergence, OfTheEpochIsFoundWhereItBegins) {
-  const std::string text = mismatch_of_all(2, [](const Group& group) {
-    nn::Sequential model = make_model();
-    DistributedDataParallel ddp(model, group);
-    auto loader = loader_of(10, group->rank(), 1, 4, false, 2);
-    ddp.watch(loader);
-    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-      loader.set_epoch(group->rank() == 0 ? epoch : std::min<std::int64_t>(epoch, 1));
-      for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
-    }
-  });
-  expect_text(text, {"in step 6: epoch: rank 0 has 2; rank 1 has 1. Give"});
-}
-
-TEST(DataDivergence, OfWhatOneRankAloneWatchesIsNamed) {
-  const std::string text = mismatch_of_all(3, [](const Group& group) {
-    nn::Sequential model = make_model();
-    DistributedDataParallel ddp(model, group);
-    if (group->rank() == 2) ddp.watch(loader_of(10, 2, 1, 4));
-    backward(ddp);
-  });
-  expect_text(text, {"the number of values that watch() was given to compare: ranks 0 and 1 have 0; rank 2 has 9"});
 }
 
 TEST(DataDivergence, IsNoneWhereAllGoOnFromOnePlace) {
   run_ranks(3, [](const Group& group) {
     nn::Sequential model = make_model();
     DistributedDataParallel ddp(model, group);
-    auto loader = loader_of(40, group->rank(), 1, 4);
+    auto loader = loader_of({.length = 40}, *group);
     loader.resume({.length = 40, .seed = 1, .order = loader.sampler().order().digest(), .epoch = 3, .consumed = 16});
     ddp.watch(loader);
     for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));

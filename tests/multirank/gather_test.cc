@@ -55,26 +55,17 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder / "w";
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const nn::Linear model(5, 2);
+    nn::Linear model(5, 2), fresh(5, 2);
     model.initialize(1);
     model.to(group->device());
     save_weights(file, model, *group, {{"by", std::to_string(group->rank())}});
     EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
-    const nn::Linear fresh(5, 2);
     fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
     fresh.to(group->device());
     EXPECT_EQ(load_weights(file, fresh, *group).metadata, (checkpoint::Metadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
-  });
-}
-
-TEST(Weights, OfADistributedDataParallelAreItsModels) {
-  const TemporaryFolder folder;
-  run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    nn::Linear model(5, 2), fresh(5, 2);
-    model.initialize(1);
+    // Those of a DistributedDataParallel are its module's.
     fresh.initialize(2);
-    for (const nn::Linear& one : {model, fresh}) one.to(group->device());
     DistributedDataParallel ddp(model, group), other(fresh, group);
     save_weights(folder / "w", ddp, {{"epoch", "3"}});
     EXPECT_EQ(load_weights(folder / "w", other).metadata, (checkpoint::Metadata{{"epoch", "3"}}));

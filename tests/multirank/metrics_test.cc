@@ -19,6 +19,7 @@
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing::metrics_test {
@@ -61,16 +62,16 @@ TEST(Values, OfRootReachAll) {
 
 TEST(LogScalar, RefusesWhatIsNoNameAndStartsNoCollective) {
   run_ranks(2, [](const Group& group) {
-    const auto error_of_name = [&](const std::string& name) {
-      return error_of<InvalidArgument>([&] { log_scalar(name, 1, *group); });
+    struct Case {
+      const char* what;
+      std::string name;
+      std::int64_t step = 0;
     };
-    expect_text(error_of_name(""), {"log_scalar: the name '' has 0 bytes; give 1 to 63"});
-    expect_text(error_of_name(std::string(64, 'n')), {"has 64 bytes; give 1 to 63"});
-    expect_text(error_of_name("val\nloss"), {"log_scalar: the name 'val loss' has control characters"});
-    expect_text(error_of_name("val\x1bloss"), {"log_scalar: the name 'val?loss' has control characters"});
-    expect_text(error_of_name("val\xffloss"), {"bytes that are not UTF-8"});
-    expect_text(error_of<InvalidArgument>([&] { log_scalar("x", 1, *group, -1); }),
-                {"log_scalar: step -1 of 'x' is not a number of steps; give 0 to 9007199254740992"});
+    for (const Case& c : {Case{"no name", ""}, Case{"a long name", std::string(64, 'n')},
+                          Case{"a line's end", "val\nloss"}, Case{"a control character", "val\x1bloss"},
+                          Case{"no UTF-8", "val\xffloss"}, Case{"a step before the first", "x", -1}}) {
+      expect_message("metrics", c.what, error_of([&] { log_scalar(c.name, 1, *group, c.step); }));
+    }
     EXPECT_EQ(collectives_of(group,
                              [&] {
                                for (const double value : {1.0, std::nan(""), -std::numeric_limits<double>::infinity()})
@@ -153,12 +154,8 @@ TEST(Metrics, MoreThanCanBeCountedIsRefused) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     Metrics metrics(*group);
     metrics.add("rows", 1.0, kMost);
-    EXPECT_NE(error_of<InvalidArgument>([&] { metrics.add("rows", 1.0, 1); }).find("'rows' counts more than"),
-              std::string::npos);
-    EXPECT_NE(error_of<InvalidArgument>([&] {
-                metrics.result();
-              }).find("the counts of all ranks for one name sum to more than"),
-              std::string::npos);
+    expect_message("metrics", "on a rank", error_of([&] { metrics.add("rows", 1.0, 1); }));
+    expect_message("metrics", "on all ranks", error_of([&] { metrics.result(); }));
     metrics.reset();
     metrics.add("rows", 1.0, 2);
     EXPECT_EQ(metrics.result()["rows"].count, 4) << "the group continues";
@@ -186,15 +183,6 @@ TEST(Metrics, DependNeitherOnOrderNorOnWhoAddedWhat) {
       EXPECT_EQ(metrics.result()["sum"].sum, left);
     });
   }
-}
-
-TEST(Metrics, HaveTheSameBitsOnEveryRank) {
-  run_ranks(3, [](const Group& group) {
-    Metrics metrics(*group);
-    for (int i = 1; i < 50; ++i) metrics.add("loss", std::sin(static_cast<double>(i * (group->rank() + 1))) / 3, i);
-    const double own = metrics.result("loss");
-    for (const double theirs : all_gather_value(own, *group)) EXPECT_EQ(theirs, own);
-  });
 }
 
 TEST(Metrics, ShowNaNAndInfinityAndWhatNobodyCounted) {
@@ -237,9 +225,7 @@ TEST(Metrics, NamesThatDifferAreAMismatchOnEveryRankAndTheGroupGoesOn) {
     if (group->rank() > 0) metrics.add("loss", 1.0);
     if (group->rank() == 1) metrics.add("accuracy", 1);
     if (group->rank() == 2) metrics.add("acuracy", 1);
-    const std::string text = error_of<Mismatch>([&] { metrics.result(); });
-    EXPECT_NE(text.find("only rank 1 has added to 'accuracy', and only rank 2 to 'acuracy'"), std::string::npos)
-        << text;
+    expect_message("metrics", "two names", error_of<Mismatch>([&] { metrics.result(); }));
     metrics.reset();
     metrics.add("loss", 1.0);
     EXPECT_EQ(metrics.result("loss"), 1.0);
@@ -247,22 +233,14 @@ TEST(Metrics, NamesThatDifferAreAMismatchOnEveryRankAndTheGroupGoesOn) {
 }
 
 TEST(Metrics, RefuseWhatCannotBeMeant) {
-  run_ranks(1, [](const Group& group) {
+  run_ranks(2, [](const Group& group) {
     Metrics metrics(*group);
     EXPECT_THROW(metrics.add("loss", 1.0, -1), InvalidArgument);
     EXPECT_THROW(metrics.add("", 1.0), InvalidArgument);
+    EXPECT_TRUE(std::isnan(metrics.result("loss")))
+        << "as after an evaluation that a stop has ended before its first batch";
     metrics.add("loss", 1.0);
-    const std::string text = error_of<InvalidArgument>([&] { metrics.result("lost"); });
-    EXPECT_NE(text.find("no rank has added a value named 'lost'; the ranks have added: 'loss'"), std::string::npos)
-        << text;
-  });
-}
-
-// As behind an evaluation that a stop has ended before its first batch.
-TEST(Metrics, WhereNobodyHasAddedToAnyNameTheMeanIsNaN) {
-  run_ranks(2, [](const Group& group) {
-    Metrics metrics(*group);
-    EXPECT_TRUE(std::isnan(metrics.result("loss")));
+    expect_message("metrics", "another name", error_of([&] { metrics.result("lost"); }));
   });
 }
 
@@ -321,17 +299,14 @@ TEST(EarlyStop, CountsAStepsValueOnce) {
     EXPECT_FALSE(second.step(2));
     training.set_steps_before(40);
     EXPECT_TRUE(second.step(2));
+    EarlyStop third(*group, {.patience = 2});
+    third.set_state(first.state());
+    EXPECT_TRUE(third.step(2)) << "which counts on from there";
   });
 }
 
-TEST(EarlyStop, GoesOnFromASavedState) {
-  run_ranks(2, [](const Group& group) {
-    EarlyStop first(*group, {.patience = 2});
-    EXPECT_FALSE(first.step(1));
-    EXPECT_FALSE(first.step(1));
-    EarlyStop second(*group, {.patience = 2});
-    second.set_state(first.state());
-    EXPECT_TRUE(second.step(1));
+TEST(EarlyStop, RefusesOptionsThatMakeNoSense) {
+  run_ranks(1, [](const Group& group) {
     EXPECT_THROW(EarlyStop(*group, {.patience = 0}), InvalidArgument);
     EXPECT_THROW(EarlyStop(*group, {.min_delta = -1}), InvalidArgument);
     EXPECT_THROW(EarlyStop(*group, {.min_delta = std::nan("")}), InvalidArgument);

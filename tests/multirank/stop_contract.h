@@ -2,9 +2,7 @@
 // The agreed stop of both DistributedDataParallels, over the Sides of ddp_contract.h.
 #pragma once
 
-#include <condition_variable>
 #include <csignal>
-#include <mutex>
 #include <random>
 #include <span>
 #include <string>
@@ -29,36 +27,13 @@ struct Numbers {
   std::vector<std::int64_t> batch(std::span<const std::int64_t> ids) const { return {ids.begin(), ids.end()}; }
 };
 
-// An event that ranks, which are threads, wait for.
-class Event {
- public:
-  void set() {
-    const std::lock_guard lock(mutex_);
-    is_set_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_set_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_set_ = false;
-};
-
 template <typename Side>
 class StopContract : public DdpContract<Side> {
  protected:
   template <typename Ddp>
   static void step(Ddp& ddp, RowsOf rows) {
     Side::clear(ddp.module());
-    ddp.backward(DdpContract<Side>::loss_of(ddp(Side::rows(rows.begin, rows.end)), Loss::mean));
-  }
-  template <typename Ddp>
-  static RowsOf part_of_rank(Ddp& ddp) {
-    return part_of(ddp.group()->rank(), ddp.group()->size());
+    DdpContract<Side>::step(ddp, rows);
   }
   // All ranks have done as many steps, and know why they stopped.
   template <typename Ddp>
@@ -73,7 +48,6 @@ class StopContract : public DdpContract<Side> {
 TYPED_TEST_SUITE_P(StopContract);
 
 TYPED_TEST_P(StopContract, EndsAfterTheSameStepWhoeverAsksAndWhen) {
-  using Fixture = StopContract<TypeParam>;
   std::mt19937 random(7);
   for (int round = 0; round < 30; ++round) {
     const int ranks = 1 + static_cast<int>(random() % 3), who = static_cast<int>(random()) & 0xff;
@@ -93,26 +67,27 @@ TYPED_TEST_P(StopContract, EndsAfterTheSameStepWhoeverAsksAndWhen) {
       for (const RowsOf& rows : progress(batches, *ddp, {.total = 100})) {
         may_ask(Phase::before_forward);
         TypeParam::clear(net);
-        const auto loss = Fixture::loss_of((*ddp)(TypeParam::rows(rows.begin, rows.end)), Loss::mean);
+        const auto loss = TestFixture::loss_of((*ddp)(TypeParam::rows(rows.begin, rows.end)), Loss::mean);
         may_ask(Phase::before_backward);
         EXPECT_EQ(ddp->should_stop(), std::nullopt);
+        const bool has_asked = group->rank() == who % ranks && ddp->steps() == at;
+        EXPECT_EQ(should_stop(*group, StopView::this_rank).has_value(), has_asked);
         ddp->backward(loss);
         may_ask(Phase::after_backward);
         ++seen;
       }
       // It rides with the next backward.
       EXPECT_EQ(seen, at + 1);
-      Fixture::expect_agreed(*ddp, at + 1, "enough");
+      TestFixture::expect_agreed(*ddp, at + 1, "enough");
       EXPECT_EQ(ddp->exit_code(), 0) << "the program's own end";
     });
   }
 }
 
 TYPED_TEST_P(StopContract, WaitsForTheEndOfMicroBatchesAndForARankWithoutData) {
-  using Fixture = StopContract<TypeParam>;
-  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+  TestFixture::on_ranks({}, [&](auto& net, auto& ddp) {
     const int last = ddp.group()->size() - 1, rank = ddp.group()->rank();
-    const RowsOf part = Fixture::part_of_rank(ddp);
+    const RowsOf part = TestFixture::part_of_rank(ddp);
     const std::vector<RowsOf> batches(20, part);
     int seen = 0;
     for (const RowsOf& rows : progress(batches, ddp)) {
@@ -125,44 +100,19 @@ TYPED_TEST_P(StopContract, WaitsForTheEndOfMicroBatchesAndForARankWithoutData) {
           ddp.step_without_data();
         } else {
           if (!closes) TypeParam::clear(net);
-          ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(rows.begin, rows.end)), Loss::mean));
+          ddp.backward(TestFixture::loss_of(ddp(TypeParam::rows(rows.begin, rows.end)), Loss::mean));
         }
       }
       ++seen;
     }
     EXPECT_EQ(seen, 4);
-    Fixture::expect_agreed(ddp, 2, "enough");
-  });
-}
-
-TYPED_TEST_P(StopContract, ARankThatWaitsForItsBatchTakesPartInTheLastStep) {
-  using Fixture = StopContract<TypeParam>;
-  Event has_asked;
-  TypeParam::run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    typename TypeParam::Net net;
-    TypeParam::initialize(net);
-    auto ddp = TypeParam::wrap(net, group, {});
-    int seen = 0;
-    const std::vector<RowsOf> batches(20, RowsOf{0, 3});
-    for (const RowsOf& rows : progress(batches, *ddp)) {
-      if (seen == 3 && group->rank() == 0) {
-        request_stop(*group, "enough");
-        has_asked.set();
-      }
-      if (seen == 3) has_asked.wait();  // the other rank's data
-      EXPECT_EQ(should_stop(*group, StopView::this_rank).has_value(), seen == 3 && group->rank() == 0);
-      Fixture::step(*ddp, rows);
-      ++seen;
-    }
-    EXPECT_EQ(seen, 4);
-    Fixture::expect_agreed(*ddp, 4, "enough");
+    TestFixture::expect_agreed(ddp, 2, "enough");
   });
 }
 
 TYPED_TEST_P(StopContract, StaysAndEndsWatchedLoadersInTheirPlace) {
-  using Fixture = StopContract<TypeParam>;
   for (const int workers : {0, 2}) {
-    Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    TestFixture::on_ranks({}, [&](auto&, auto& ddp) {
       ProcessGroup& group = *ddp.group();
       data::DataLoader loader(Numbers{40}, data::GlobalBatchSampler(40, group, {.global_batch = 4}),
                               {.workers = workers});
@@ -172,7 +122,7 @@ TYPED_TEST_P(StopContract, StaysAndEndsWatchedLoadersInTheirPlace) {
         loader.set_epoch(number);
         for ([[maybe_unused]] const auto& ids : loader) {
           if (seen == ask_at && group.rank() == group.size() - 1) request_stop(group, "enough");
-          Fixture::step(ddp, Fixture::part_of_rank(ddp));
+          TestFixture::step(ddp, TestFixture::part_of_rank(ddp));
           ++seen;
         }
       };
@@ -187,20 +137,19 @@ TYPED_TEST_P(StopContract, StaysAndEndsWatchedLoadersInTheirPlace) {
       for ([[maybe_unused]] const auto& ids : progress(loader, ddp)) ++seen;
       EXPECT_EQ(seen, 13) << "a loop after the stop has no passes";
       EXPECT_EQ(loader.state(), place);
-      Fixture::expect_agreed(ddp, 13, "enough");
+      TestFixture::expect_agreed(ddp, 13, "enough");
       request_stop(group, "another reason");
-      Fixture::step(ddp, Fixture::part_of_rank(ddp));
-      Fixture::expect_agreed(ddp, 14, "enough");
+      TestFixture::step(ddp, TestFixture::part_of_rank(ddp));
+      TestFixture::expect_agreed(ddp, 14, "enough");
     });
   }
 }
 
 TYPED_TEST_P(StopContract, IsAgreedBehindAnEvaluation) {
-  using Fixture = StopContract<TypeParam>;
-  Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+  TestFixture::on_ranks({}, [&](auto&, auto& ddp) {
     ProcessGroup& group = *ddp.group();
-    const std::vector<RowsOf> batches(6, Fixture::part_of_rank(ddp));
-    Fixture::step(ddp, batches.front());
+    const std::vector<RowsOf> batches(6, TestFixture::part_of_rank(ddp));
+    TestFixture::step(ddp, batches.front());
     Metrics metrics(group);
     int seen = 0;
     for (const RowsOf& rows : progress(batches, ddp, {.total = 6, .evaluates = true})) {
@@ -211,32 +160,31 @@ TYPED_TEST_P(StopContract, IsAgreedBehindAnEvaluation) {
     EXPECT_EQ(seen, group.rank() == 0 ? 3 : 6) << "each rank leaves by its own request";
     EXPECT_FALSE(ddp.should_stop());
     metrics.result();
-    Fixture::expect_agreed(ddp, 1, "enough");
+    TestFixture::expect_agreed(ddp, 1, "enough");
     for (const RowsOf& rows : progress(batches, ddp)) FAIL() << rows.begin;
   });
 }
 
 TYPED_TEST_P(StopContract, ASignalOfTheProcessStopsAllForAnotherStart) {
-  using Fixture = StopContract<TypeParam>;
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
     // A shell ignores SIGINT for what it starts in the background, and what is ignored stays ignored.
     const auto before = std::signal(signal, SIG_DFL);
-    Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    TestFixture::on_ranks({}, [&](auto&, auto& ddp) {
       ProcessGroup& group = *ddp.group();
       stop_on_signals(group);
-      const std::vector<RowsOf> batches(20, Fixture::part_of_rank(ddp));
+      const std::vector<RowsOf> batches(20, TestFixture::part_of_rank(ddp));
       int seen = 0;
       for (const RowsOf& rows : progress(batches, ddp)) {
         if (seen == 2) group.barrier().wait();  // the ranks are one process: all have their handlers
         if (seen == 2 && group.rank() == 0) std::raise(signal);
-        Fixture::step(ddp, rows);
+        TestFixture::step(ddp, rows);
         ++seen;
       }
       EXPECT_EQ(seen, 3);
       const std::string reason = ddp.should_stop().value_or("none");
       EXPECT_EQ(reason.rfind("rank ", 0), 0u) << reason;
       EXPECT_NE(reason.find(" got SIG"), std::string::npos) << reason;
-      Fixture::expect_agreed(ddp, 3, reason);
+      TestFixture::expect_agreed(ddp, 3, reason);
       EXPECT_EQ(ddp.exit_code(), 75);
       group.barrier().wait();  // no rank takes the handlers away while another has yet to see the signal
     });
@@ -245,8 +193,7 @@ TYPED_TEST_P(StopContract, ASignalOfTheProcessStopsAllForAnotherStart) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(StopContract, EndsAfterTheSameStepWhoeverAsksAndWhen,
-                            WaitsForTheEndOfMicroBatchesAndForARankWithoutData,
-                            ARankThatWaitsForItsBatchTakesPartInTheLastStep, StaysAndEndsWatchedLoadersInTheirPlace,
+                            WaitsForTheEndOfMicroBatchesAndForARankWithoutData, StaysAndEndsWatchedLoadersInTheirPlace,
                             IsAgreedBehindAnEvaluation, ASignalOfTheProcessStopsAllForAnotherStart);
 
 }  // namespace lockstep::testing

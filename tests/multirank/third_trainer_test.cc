@@ -116,25 +116,6 @@ TEST(ThirdTrainer, AddsUpMicroBatches) {
   });
 }
 
-TEST(ThirdTrainer, FindsReplicasThatCameApart) {
-  run_ranks(3, [](const Group& group) {
-    MeanOfRows model(group, 5);
-    model.backward(rows_of(group->rank()));
-    if (group->rank() == 1) model.write(7);
-    expect_text(error_of<Mismatch>([&] { model.backward({}); }), {"'w'", "rank 1"});
-  });
-}
-
-TEST(ThirdTrainer, StopsWhereAllRanksAgree) {
-  run_ranks(3, [](const Group& group) {
-    MeanOfRows model(group, 5);
-    if (group->rank() == 2) request_stop(*group, "enough");
-    EXPECT_EQ(should_stop(*group), std::nullopt);
-    model.backward(rows_of(group->rank()));
-    EXPECT_EQ(should_stop(*group), "enough");
-  });
-}
-
 TEST(ThirdTrainer, TellsTheOthersOfAFailure) {
   run_ranks(2, [](const Group& group) {
     const auto train = [&] { MeanOfRows(group, 5).backward({1}, group->rank() == 1); };
