@@ -4,55 +4,12 @@
 #include <cmath>
 #include <functional>
 
-#include "tests/multirank/reducer/partitions.h"
-#include "tests/support/sanitized.h"
+#include "tests/multirank/reducer/suite.h"
 
 namespace lockstep::testing::hooks_test {
 namespace {
 
-// How far rounding each rank's sum, and then the ranks', may move a mean: half a unit of the last of `bits` twice.
-std::vector<double> rounding_of(const Partition& partition, std::size_t step, std::size_t p, std::size_t count,
-                                int bits) {
-  std::vector<double> bound(count, 0.0);
-  for (const Shard& shard : partition.shards[step]) {
-    for (std::size_t i = 0; i < count; ++i) {
-      double sum = 0;
-      for (const auto& samples : shard.micro_batches) {
-        for (const std::uint64_t s : samples) sum += partition.gradient(s, p, static_cast<std::int64_t>(i));
-      }
-      bound[i] +=
-          std::ldexp(std::abs(sum), 1 - bits) / static_cast<double>(std::max<std::uint64_t>(partition.batch[step], 1));
-    }
-  }
-  return bound;
-}
-
 using ReducerHooks = ReducerSuite;
-
-TEST_P(ReducerHooks, MeansOnSixteenBitsAreWithinTheirRoundingAndEqualOnAllRanks) {
-  run([ranks = GetParam()](const Group& group) {
-    for (std::uint64_t seed = 0; seed < (kSanitized ? 5 : 30); ++seed) {
-      SCOPED_TRACE("seed " + std::to_string(seed));
-      const Partition partition(ranks, seed);
-      ReducerOptions options = partition.options;
-      options.comm_hook = bf16_compress_hook();
-      train(group, partition, options, [&](std::size_t step, std::size_t p, std::vector<float> seen) {
-        const std::vector<double> bound = rounding_of(partition, step, p, seen.size(), 8);
-        for (std::size_t i = 0; i < seen.size(); ++i) {
-          double mean = 0;
-          for (std::uint64_t s = 0; s < partition.batch[step]; ++s) {
-            mean += partition.gradient(s, p, static_cast<std::int64_t>(i));
-          }
-          if (partition.batch[step] > 0) mean /= static_cast<double>(partition.batch[step]);
-          ASSERT_LE(std::abs(mean - static_cast<double>(seen[i])), 1.01 * bound[i] + 1e-6) << "step " << step;
-        }
-        std::vector<float> of_rank0 = seen;
-        group->broadcast(BufferView(std::span(of_rank0)), 0).wait();
-        ASSERT_EQ(seen, of_rank0) << "step " << step << ", parameter " << p;
-      });
-    }
-  });
-}
 
 template <typename T>
 std::vector<T> step_of(const Group& group, DType dtype, const CommHook& hook) {
@@ -178,15 +135,21 @@ TEST_P(ReducerHooks, TheTraceHasTheBytesThatTravel) {
   });
 }
 
-TEST_P(ReducerHooks, NoopGivesBackThisRanksShard) {
-  run([](const Group& group) {
-    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = noop_hook()});
-    for (int step = 0; step < 3; ++step) {
+TEST(CommHook, AWorldOfOneForgetsAStepThatIsAbandoned) {
+  run_suite(1, [](const Group& group) {
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = bf16_compress_hook()});
+    reducer.plan_order(kBackward);
+    for (int step = 0; step < 4; ++step) {
       reducer.begin_step({.weight = 4});
-      backward(group, reducer, group->rank() + 1);
-      finish(group, reducer, 4 * group->size());
-      EXPECT_FLOAT_EQ(first(group, reducer, 1),
-                      2 * static_cast<float>(group->rank() + 1) / static_cast<float>(4 * group->size()));
+      for (const int p : {5, 4, 3}) {
+        write_gradient(*group, reducer, p, 1);
+        reducer.mark_ready(p);
+      }
+      reducer.abandon_step("not this one");
+      reducer.begin_step({.weight = 2});
+      backward(group, reducer, 2);
+      finish(group, reducer, 2);
+      EXPECT_EQ(first(group, reducer, 0), 1.0f);
     }
   });
 }

@@ -3,42 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/job/cause.h"
-#include "runtime/base/logging.h"
 #include "tests/multirank/reducer/suite.h"
-#include "tests/support/error_of.h"
+#include "tests/support/thrown_on.h"
+#include "tests/support/warnings.h"
 
 namespace lockstep::testing::not_finite_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// What the ranks, which are threads of one process, warn of while it lives.
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      if (level == LogLevel::warn) texts_.emplace_back(text);
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  std::vector<std::string> take() {
-    const std::lock_guard lock(mutex_);
-    return std::move(texts_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
 
 // A backward in which the last element of some parameters is `wrong`.
 void backward_with(const Group& group, Reducer& reducer, double wrong, const std::vector<int>& parameters) {
@@ -71,7 +49,7 @@ TEST_P(ReducerSuite, NamesTheParameterAndTheRankThatANanCameFrom) {
     }
   });
   const std::string whose = " in rank " + std::to_string(last) + "'s gradient of ";
-  const auto texts = warnings.take();
+  const auto texts = warnings.lines();
   ASSERT_EQ(texts.size(), 2u) << "step 4 goes on with what step 3 began, and on no other rank it begins";
   expect_text(texts[0], {"Reducer: NaN" + whose + "'e' in step 3. "});
   expect_text(texts[1], {"Reducer: infinity" + whose + "'b' in step 8 (occurrence 2). "});
@@ -89,14 +67,14 @@ TEST_P(ReducerSuite, TellsOftenRepeatedOnesLessOften) {
       reducer.total_weight();
     }
   });
-  EXPECT_EQ(warnings.take().size(), 5u) << "the 1st, 2nd, 4th, 8th and 16th";
+  EXPECT_EQ(warnings.lines().size(), 5u) << "the 1st, 2nd, 4th, 8th and 16th";
 }
 
 TEST_P(ReducerSuite, RaisesANanOnEveryRankBeforeItHasGoneIntoAnything) {
-  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(GetParam()));
-  try {
-    run([&](const Group& group) {
-      try {
+  const auto thrown = thrown_on(
+      GetParam(),
+      [](const Group& group) {
+        const Compute compute(group);
         Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .not_finite = NotFinite::raise});
         for (int step = 0; step < 50; ++step) {
           reducer.begin_step({.weight = 1});
@@ -104,23 +82,13 @@ TEST_P(ReducerSuite, RaisesANanOnEveryRankBeforeItHasGoneIntoAnything) {
           reducer.finish_step();
           reducer.total_weight();
         }
-      } catch (...) {
-        thrown[static_cast<std::size_t>(group->rank())] = std::current_exception();
-        throw;
-      }
-    });
-  } catch (const Error&) {  // of one rank, which is among them
+      },
+      suite_options(GetParam()));
+  for (const auto& error : thrown) {
+    expect_text(text_of(error),
+                {error == thrown[0] ? "exception: " : "PeerLost: ", "NaN in rank 0's gradient of 'c' in step 2"});
   }
-  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
-    ASSERT_NE(thrown[rank], nullptr) << "rank " << rank;
-    expect_text(text_of(thrown[rank]), {"NaN in rank 0's gradient of 'c' in step 2"});
-    const auto rethrow = [&] { std::rethrow_exception(thrown[rank]); };
-    if (rank == 0) {
-      EXPECT_THROW(rethrow(), NotFiniteGradient);
-    } else {
-      EXPECT_THROW(rethrow(), PeerLost);
-    }
-  }
+  EXPECT_THROW(std::rethrow_exception(thrown[0]), NotFiniteGradient);
 }
 
 TEST_P(ReducerSuite, LooksForNoNanWhereNobodyWantsIt) {
@@ -134,7 +102,7 @@ TEST_P(ReducerSuite, LooksForNoNanWhereNobodyWantsIt) {
       reducer.total_weight();
     }
   });
-  EXPECT_TRUE(warnings.take().empty());
+  EXPECT_TRUE(warnings.lines().empty());
 }
 
 }  // namespace

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is of the CPU alone: when buckets go off, weights in a unit, and a rank that leaves while others wait for it.
-#include <atomic>
+// What is tested on the CPU alone: when buckets go off, weights in a unit, and communication hooks that fail, or give
+// back something else than what is wanted.
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/trace/step_record.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
+#include "tests/support/thrown_on.h"
 
 namespace lockstep::testing::shm_test {
 namespace {
@@ -78,26 +84,150 @@ TEST(ReducerShm, CountsWeightsInTheUnitOfRank0) {
   });
 }
 
-TEST(ReducerShm, ARankThatStopsTrainingEarlyIsNamedInTheOthersStep) {
-  std::atomic<int> seen{0};
-  run_suite(3, [&](const Group& group) {
-    Reducer reducer(layers(), group, kSmallBuckets);
-    const auto train = [&](int steps) {
-      for (int step = 0; step < steps; ++step) {
-        reducer.begin_step({.weight = 1});
-        for (int p = 11; p >= 0; --p) reducer.mark_ready(p);
+// A step of one parameter on `ranks`; the text of what it throws on rank 0.
+std::string failure_of(const CommHook& hook, int ranks = 1, const RankThreadsOptions& options = {.backend = "single"}) {
+  const auto thrown = thrown_on(
+      ranks,
+      [&](const Group& group) {
+        Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+        reducer.begin_step({.weight = 2});
+        reducer.mark_ready(0);
         reducer.finish_step();
-      }
-    };
-    if (group->rank() == 1) return train(3);
-    const auto error = thrown_by<PeerLost>([&] { train(5); });
-    ASSERT_TRUE(error);
-    ++seen;
-    expect_cause(*error, {.kind = Cause::Kind::left, .rank = 1, .text = "left after collective"});
-    // The first that starts a collective of step 3 fails the group; a slower rank may still end step 2.
-    EXPECT_TRUE(error->cause()->step == 3 || error->cause()->step == 2) << error->what();
+      },
+      options);
+  return text_of(thrown[0]);
+}
+
+TEST(CommHook, ThatGivesBackSomethingElseIsToldWhatIsWanted) {
+  std::vector<float> memory(64);
+  struct Case {
+    const char* what;
+    std::function<BufferView(const GradBucket&)> given;
+  };
+  for (const Case& c : {Case{"64 float32", [&](const GradBucket&) { return BufferView(std::span(memory)); }},
+                        {"16 int32", [&](const GradBucket&) { return BufferView(memory.data(), 16, DType::i32); }},
+                        {"null", [](const GradBucket&) { return BufferView(nullptr, 16, DType::f32); }},
+                        {"memory that overlaps the bucket's", [](const GradBucket& bucket) {
+                           return BufferView(static_cast<float*>(bucket.buffer.data) + 1, 16, DType::f32);
+                         }}}) {
+    expect_message("ddp", c.what, failure_of({"mine", [&](const GradBucket& bucket) {
+                                                return HookedBucket{.finish = [&, bucket] { return c.given(bucket); }};
+                                              }}));
+  }
+}
+
+TEST(CommHook, MayGiveBackMemoryOfItsOwn) {
+  run_ranks(1,
+            [](const Group& group) {
+              const CommHook hook{
+                  "sevens", [](const GradBucket& bucket) {
+                    const auto own = std::make_shared<std::vector<float>>(static_cast<std::size_t>(bucket.buffer.count),
+                                                                          7.0f / static_cast<float>(bucket.scale));
+                    return HookedBucket{.work = {}, .finish = [own] { return BufferView(std::span(*own)); }};
+                  }};
+              Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+              reducer.begin_step({.weight = 3});
+              reducer.mark_ready(0);
+              EXPECT_EQ(reducer.finish_step(), 3);
+              EXPECT_EQ(first(group, reducer, 0), 7.0f / 3);
+            },
+            {.backend = "single"});
+}
+
+TEST(CommHook, ThatThrowsKeepsWhatItThrewAndFailsEachLaterCall) {
+  run_ranks(
+      1,
+      [](const Group& group) {
+        const CommHook hook{"mine", [](const GradBucket&) -> HookedBucket { throw std::out_of_range("rank 70000"); }};
+        Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+        reducer.begin_step();
+        try {
+          reducer.mark_ready(0);
+          ADD_FAILURE() << "no error at all";
+        } catch (const Error& error) {
+          EXPECT_STREQ(error.what(), "communication hook 'mine' (step 0, bucket 0) failed: rank 70000");
+          EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+        }
+        expect_text(outcome_of([&] { reducer.finish_step(); }), {"communication hook 'mine'"});
+      },
+      {.backend = "single"});
+  expect_text(failure_of({"mine",
+                          [](const GradBucket&) {
+                            return HookedBucket{.work = {}, .finish = []() -> BufferView {
+                                                  throw std::runtime_error("no memory for it");
+                                                }};
+                          }}),
+              {"communication hook 'mine' (step 0, bucket 0) failed: no memory for it"});
+}
+
+struct Never final : WorkState {
+  bool poll() override { return false; }
+  void wait(const Deadline& deadline) override {
+    while (!deadline.expired()) std::this_thread::yield();
+  }
+};
+// Returns from each wait at once.
+struct Impatient final : WorkState {
+  bool poll() override { return false; }
+  void wait(const Deadline&) override { std::this_thread::yield(); }
+};
+
+TEST(CommHook, ThatNeverCompletesIsATimeoutThatNamesIt) {
+  const RankThreadsOptions options{.backend = "single", .timeout = std::chrono::milliseconds(50)};
+  const auto hook_of = [](auto state) {
+    return CommHook{"mine", [](const GradBucket&) {
+                      return HookedBucket{.work = Work(std::make_shared<decltype(state)>()), .finish = {}};
+                    }};
+  };
+  for (const CommHook& hook : {hook_of(Never()), hook_of(Impatient())}) {
+    expect_text(failure_of(hook, 1, options), {"Timeout: step 0, bucket 0 of 1 (16 float32, hook 'mine')",
+                                               "communication hook 'mine' has not completed"});
+  }
+}
+
+// The others wait in the collective that a rank's hook leaves out.
+TEST(CommHook, ThatLeavesOutItsCollectiveFailsAllRanks) {
+  const auto thrown = thrown_on(2, [](const Group& group) {
+    const CommHook hook{"mine", [&](const GradBucket& bucket) {
+                          if (group->rank() == 1) return HookedBucket{};
+                          return HookedBucket{.work = bucket.group->all_reduce(bucket.buffer), .finish = {}};
+                        }};
+    Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+    for (int step = 0; step < 2; ++step) {
+      reducer.begin_step();
+      reducer.mark_ready(0);
+      reducer.finish_step();
+    }
   });
-  EXPECT_EQ(seen, 2);
+  // Rank 1's second step begins where rank 0's first bucket is.
+  expect_text(text_of(thrown[0]), {"Mismatch: step 0, bucket 0 of 1 (16 float32, hook 'mine')"});
+  expect_text(text_of(thrown[1]), {"Mismatch: step 1"});
+}
+
+TEST(CommHook, ThatStartsACollectiveTooLateIsTold) {
+  const auto thrown = thrown_on(2, [](const Group& group) {
+    const CommHook hook{"mine", [](const GradBucket& bucket) {
+                          return HookedBucket{.work = bucket.group->all_reduce(bucket.buffer),
+                                              .finish = [group = bucket.group, buffer = bucket.buffer] {
+                                                group->all_reduce(buffer).wait();
+                                                return buffer;
+                                              }};
+                        }};
+    Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+    reducer.begin_step();
+    reducer.mark_ready(0);
+    reducer.finish_step();
+  });
+  // The other rank may hear of it first.
+  const std::string texts = text_of(thrown[0]) + "\n" + text_of(thrown[1]);
+  expect_text(texts, {"InvalidArgument: communication hook 'mine' (step 0, bucket 0): the hook started a collective in "
+                      "HookedBucket::finish"});
+  for (const auto& error : thrown) EXPECT_NE(text_of(error), "nothing");
+}
+
+TEST(CommHook, WithoutNameOrFunctionIsRefused) {
+  expect_message("ddp", "no name", failure_of({"", plain_hook().run}));
+  expect_message("ddp", "no function", failure_of({"mine", nullptr}));
 }
 
 }  // namespace

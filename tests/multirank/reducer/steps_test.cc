@@ -4,12 +4,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/stop.h"
-#include "lockstep/ddp/broadcast_parameters.h"
-#include "lockstep/ddp/replica_check.h"
-#include "lockstep/device/device_runtime.h"
 #include "runtime/comm/group_internals.h"
 #include "tests/multirank/reducer/suite.h"
-#include "tests/support/error_of.h"
 
 namespace lockstep::testing::steps_test {
 namespace {
@@ -28,26 +24,15 @@ TEST_P(ReducerSuite, TakesTheMeanOverUnevenShards) {
     }
     const int mine = weight_of(group->rank());
     for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(group->internals().step(), step - 1);
       reducer.begin_step({.weight = mine});
+      EXPECT_EQ(group->internals().step(), step);
       if (mine > 0) backward(group, reducer, mine * (group->rank() + 1));
       finish(group, reducer, total);
       for (int p = 0; p < 6; ++p) {
         EXPECT_FLOAT_EQ(first(group, reducer, p), static_cast<float>((p + 1) * sum / static_cast<double>(total)));
       }
       EXPECT_EQ(reducer.total_weight(), total) << "asked again";
-    }
-  });
-}
-
-TEST_P(ReducerSuite, TellsTheGroupWhichStepItIsIn) {
-  run([](const Group& group) {
-    Reducer reducer(kSix, group, kTwoEach);
-    EXPECT_EQ(group->internals().step(), -1);
-    for (int step = 0; step < 3; ++step) {
-      reducer.begin_step();
-      EXPECT_EQ(group->internals().step(), step);
-      backward(group, reducer, 1);
-      reducer.finish_step();
     }
   });
 }
@@ -78,30 +63,6 @@ TEST_P(ReducerSuite, NobodyWithDataGivesZeroWhateverWasWritten) {
       backward(group, reducer, std::nan(""));
       finish(group, reducer, 0);
       for (int p = 0; p < 6; ++p) EXPECT_EQ(first(group, reducer, p), 0.0f);
-    }
-  });
-}
-
-TEST_P(ReducerSuite, AccumulatesMicroBatchesOfUnequalNumber) {
-  run([](const Group& group) {
-    Reducer reducer(kSix, group, kTwoEach);
-    const int others = group->size() - 1;
-    for (int step = 0; step < 3; ++step) {
-      const int micro_batches = group->rank() == 0 ? 3 : 1;
-      for (int m = 1; m <= micro_batches; ++m) {
-        reducer.begin_step({.weight = 2, .synchronize = m == micro_batches});
-        EXPECT_EQ(reducer.accumulating(), m > 1);
-        backward(group, reducer, 2.0 * m);
-        if (m == micro_batches) {
-          finish(group, reducer, 6 + 2 * others);
-        } else {
-          EXPECT_EQ(reducer.finish_step(), 2 * m);
-        }
-      }
-      EXPECT_FALSE(reducer.accumulating());
-      // 2*1 + 2*2 + 2*3 of rank 0, and 2*1 of each other.
-      EXPECT_FLOAT_EQ(first(group, reducer, 3),
-                      4.0f * static_cast<float>(12 + 2 * others) / static_cast<float>(6 + 2 * others));
     }
   });
 }
@@ -298,93 +259,6 @@ TEST_P(ReducerSuite, ReducersMayFollowEachOtherWithoutAWait) {
         EXPECT_EQ(first(group, reducer, 1), 8.0f);
       }
     }
-  });
-}
-
-// Weights that are different on every rank, until rank 0's are told to all, and an optimizer in the group's stream.
-class Replica {
- public:
-  Replica(const Group& group, std::vector<ParameterSpec> specs) : group_(group), specs_(std::move(specs)) {
-    for (const ParameterSpec& spec : specs_) {
-      memory_.push_back(device_runtime(group->device().kind).allocate(spec.bytes(), group->stream()));
-      named_.push_back({spec.name, BufferView(memory_.back().get(), spec.count(), DType::f32, group->device())});
-      change(named_.size() - 1, "init", [rank = group->rank()](float* data, std::int64_t count) {
-        std::fill_n(data, count, static_cast<float>(rank + 1));
-      });
-    }
-  }
-  const std::vector<NamedBuffer>& named() const { return named_; }
-  void broadcast() {
-    std::vector<BufferView> views;
-    for (const NamedBuffer& it : named_) views.push_back(it.value);
-    broadcast_parameters(*group_, views);
-  }
-  void change(std::size_t p, const std::string& what, std::function<void(float*, std::int64_t)> body) {
-    launch<float>(group_->stream(), what, static_cast<float*>(memory_[p].get()), specs_[p].count(), std::move(body));
-  }
-  void optimize(Reducer& reducer) {
-    for (std::size_t p = 0; p < specs_.size(); ++p) {
-      enqueue(group_->stream(), {.name = "sgd",
-                                 .data = memory_[p].get(),
-                                 .bytes = specs_[p].bytes(),
-                                 .source = reducer.gradient<float>(static_cast<int>(p)),
-                                 .body = [count = specs_[p].count()](void* data, const void* source) {
-                                   auto* const weights = static_cast<float*>(data);
-                                   const auto* const gradient = static_cast<const float*>(source);
-                                   for (std::int64_t i = 0; i < count; ++i) weights[i] -= 0.1f * gradient[i];
-                                 }});
-    }
-  }
-
- private:
-  Group group_;
-  std::vector<ParameterSpec> specs_;
-  std::vector<std::shared_ptr<void>> memory_;
-  std::vector<NamedBuffer> named_;
-};
-
-TEST_P(ReducerSuite, KeepsReplicasBitEqual) {
-  run([](const Group& group) {
-    const bool on_host = group->device().kind == DeviceKind::cpu;
-    // On a device the host runs ahead, but where it compares the replicas.
-    const std::uint64_t steps = on_host ? 200 : 50;
-    const std::uint64_t every = on_host ? 1 : 10;
-    std::vector<ParameterSpec> specs{{"w", DType::f32, {61, 17}}, {"b", DType::f32, {17}}, {"s", DType::f32, {}}};
-    if (!on_host) specs.push_back({"big", DType::f32, {300'000}});
-    Replica replica(group, specs);
-    const bool alone = group->size() == 1;
-    if (!alone) {
-      EXPECT_THROW(check_replicas(*group, replica.named()), Mismatch);
-    }
-    replica.broadcast();
-    Reducer reducer(specs, group, {{.cap_bytes = 1024, .first_cap_bytes = 512}});
-    std::uint64_t before = check_replicas(*group, replica.named());
-    for (std::uint64_t step = 0; step < steps; ++step) {
-      const auto rank = static_cast<std::uint64_t>(group->rank());
-      const auto weight = static_cast<std::int64_t>(1 + (step + rank) % 3);
-      reducer.begin_step({.weight = weight});
-      for (const int p : shuffled(specs.size(), step, rank)) {
-        write_gradient(*group, reducer, p, [=](std::int64_t i) {
-          return static_cast<double>(weight) *
-                 std::sin(static_cast<double>(step * 7 + rank * 3) + static_cast<double>(i));
-        });
-        reducer.mark_ready(p);
-      }
-      reducer.finish_step();
-      replica.optimize(reducer);
-      if (step % every != every - 1) continue;
-      const std::uint64_t hash = check_replicas(*group, replica.named());
-      EXPECT_NE(hash, before) << "step " << step << " trained nothing";
-      EXPECT_EQ(hash, hash_replica(replica.named(), group->stream()));
-      before = hash;
-    }
-    if (alone) return;
-    // The check can fail: one bit on one rank.
-    replica.change(1, "harm", [group](float* data, std::int64_t) {
-      if (group->rank() == 1) data[3] = std::nextafterf(data[3], 1e9f);
-    });
-    expect_text(error_of<Mismatch>([&] { check_replicas(*group, replica.named()); }),
-                {group->size() == 2 ? "parameter 1, 'b': ranks 0 and 1 differ" : "parameter 1, 'b': rank 1 differs"});
   });
 }
 

@@ -70,15 +70,19 @@ inline std::vector<int> shuffled(std::size_t n, std::uint64_t seed, std::uint64_
   return order;
 }
 
-// On the backend that the binary is built for; a world of one that has no NCCL is the group of one.
-inline void run_suite(int ranks, const RankBody& body) {
+// The backend that the binary is built for; a world of one that has no NCCL is the group of one.
+inline RankThreadsOptions suite_options(int ranks) {
   const std::string backend = LOCKSTEP_TEST_BACKEND;
-  run_ranks(ranks,
-            [&](const Group& group) {
-              const Compute compute(group);
-              body(group);
-            },
-            {.backend = ranks == 1 && backend == "shm" ? "single" : backend});
+  return {.backend = ranks == 1 && backend == "shm" ? "single" : backend};
+}
+inline void run_suite(int ranks, const RankBody& body) {
+  run_ranks(
+      ranks,
+      [&](const Group& group) {
+        const Compute compute(group);
+        body(group);
+      },
+      suite_options(ranks));
 }
 
 // By the number of ranks.
