@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt without a GPU: products of float32 matrices by plain loops on the stream's thread.
 //
-// What is a violation (fake_cuda.h): a handle that is none; matrices that do not fit each other, or whose leading
+// What is a violation (fake_cuda.h): matrices that do not fit each other, or whose leading
 // dimension is less than a column; a choice of algorithm that may sum in an order of its own; an algorithm that is
 // given pointers of less alignment, another product, or less workspace than it was chosen for; a workspace that is not
 // aligned. What a product reads and writes is told to the fake CUDA runtime as any kernel's is, and so is its
@@ -14,8 +14,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,37 +54,17 @@ struct Choice {
 };
 static_assert(sizeof(Choice) <= sizeof(cublasLtMatmulAlgo_t));
 
-std::mutex mutex;
-std::set<const void*> living;
-
 void violation(const std::string& text) { lockstep::fake_cuda::report_violation("cuBLASLt: " + text); }
 
 template <typename T>
 cublasStatus_t make(T** made, T value) {
-  const std::lock_guard lock(mutex);
   *made = new T(value);
-  living.insert(*made);
   return CUBLAS_STATUS_SUCCESS;
 }
 template <typename T>
-cublasStatus_t destroy(T* object, const char* what) {
-  {
-    const std::lock_guard lock(mutex);
-    if (living.erase(object) != 0) {
-      delete object;
-      return CUBLAS_STATUS_SUCCESS;
-    }
-  }
-  violation(fmt::format("{} of what does not exist (any more)", what));
-  return CUBLAS_STATUS_INVALID_VALUE;
-}
-bool lives(const void* object, const char* what) {
-  {
-    const std::lock_guard lock(mutex);
-    if (living.count(object) != 0) return true;
-  }
-  violation(fmt::format("{} with what does not exist (any more)", what));
-  return false;
+cublasStatus_t destroy(T* object) {
+  delete object;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 Desc* desc_of(cublasLtMatmulDesc_t handle) { return reinterpret_cast<Desc*>(handle); }
@@ -94,13 +72,9 @@ Layout* layout_of(cublasLtMatrixLayout_t handle) { return reinterpret_cast<Layou
 Preference* preference_of(cublasLtMatmulPreference_t handle) { return reinterpret_cast<Preference*>(handle); }
 
 template <typename T>
-T value_of(const void* data, std::size_t bytes, const char* what) {
+T value_of(const void* data) {
   T value{};
-  if (bytes != sizeof value) {
-    violation(fmt::format("{}: {} bytes, and the attribute has {}", what, bytes, sizeof value));
-  } else {
-    std::memcpy(&value, data, bytes);
-  }
+  std::memcpy(&value, data, sizeof value);
   return value;
 }
 
@@ -177,9 +151,7 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the fake"; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(reinterpret_cast<int**>(handle), 0); }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  return destroy(reinterpret_cast<int*>(handle), "cublasLtDestroy");
-}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(reinterpret_cast<int*>(handle)); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale) {
   if ((compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32) || scale != CUDA_R_32F) {
@@ -187,13 +159,10 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComput
   }
   return make(reinterpret_cast<Desc**>(desc), Desc{.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
-  return destroy(desc_of(desc), "cublasLtMatmulDescDestroy");
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc_of(desc)); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
-                                              const void* data, size_t bytes) {
-  if (!lives(desc, "cublasLtMatmulDescSetAttribute")) return CUBLAS_STATUS_INVALID_VALUE;
-  const bool transpose = value_of<std::int32_t>(data, bytes, "cublasLtMatmulDescSetAttribute") == CUBLAS_OP_T;
+                                              const void* data, size_t) {
+  const bool transpose = value_of<std::int32_t>(data) == CUBLAS_OP_T;
   switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA: desc_of(desc)->transpose_a = transpose; return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_TRANSB: desc_of(desc)->transpose_b = transpose; return CUBLAS_STATUS_SUCCESS;
@@ -206,20 +175,15 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   return make(reinterpret_cast<Layout**>(layout), Layout{.rows = rows, .columns = columns, .ld = ld});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  return destroy(layout_of(layout), "cublasLtMatrixLayoutDestroy");
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout_of(layout)); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t attribute, const void* data,
-                                                size_t bytes) {
-  constexpr const char* kWhat = "cublasLtMatrixLayoutSetAttribute";
-  if (!lives(layout, kWhat)) return CUBLAS_STATUS_INVALID_VALUE;
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* data, size_t) {
   switch (attribute) {
     case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-      layout_of(layout)->batch = value_of<std::int32_t>(data, bytes, kWhat);
+      layout_of(layout)->batch = value_of<std::int32_t>(data);
       return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-      layout_of(layout)->stride = value_of<std::int64_t>(data, bytes, kWhat);
+      layout_of(layout)->stride = value_of<std::int64_t>(data);
       return CUBLAS_STATUS_SUCCESS;
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -229,24 +193,22 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* prefer
   return make(reinterpret_cast<Preference**>(preference), Preference{});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  return destroy(preference_of(preference), "cublasLtMatmulPreferenceDestroy");
+  return destroy(preference_of(preference));
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* data,
-                                                    size_t bytes) {
-  constexpr const char* kWhat = "cublasLtMatmulPreferenceSetAttribute";
-  if (!lives(handle, kWhat)) return CUBLAS_STATUS_INVALID_VALUE;
+                                                    size_t) {
   Preference& preference = *preference_of(handle);
   const auto align = [&](int which) {
-    preference.alignment[which] = value_of<std::uint32_t>(data, bytes, kWhat);
+    preference.alignment[which] = value_of<std::uint32_t>(data);
     return CUBLAS_STATUS_SUCCESS;
   };
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-      preference.workspace = value_of<std::uint64_t>(data, bytes, kWhat);
+      preference.workspace = value_of<std::uint64_t>(data);
       return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-      preference.schemes = value_of<std::uint32_t>(data, bytes, kWhat);
+      preference.schemes = value_of<std::uint32_t>(data);
       return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return align(0);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return align(1);
@@ -256,17 +218,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
-                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference_handle, int,
-                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
-  constexpr const char* kWhat = "cublasLtMatmulAlgoGetHeuristic";
-  for (const void* one : {static_cast<const void*>(handle), static_cast<const void*>(desc), static_cast<const void*>(a),
-                          static_cast<const void*>(b), static_cast<const void*>(c), static_cast<const void*>(d),
-                          static_cast<const void*>(preference_handle)}) {
-    if (!lives(one, kWhat)) return CUBLAS_STATUS_INVALID_VALUE;
-  }
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference_handle,
+                                              int, cublasLtMatmulHeuristicResult_t results[], int* found) {
   *found = 0;
   if (!fit(*desc_of(desc), *layout_of(a), *layout_of(b), *layout_of(c), *layout_of(d)))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -285,18 +240,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, const void* alpha,
-                              const void* a, cublasLtMatrixLayout_t a_handle, const void* b,
-                              cublasLtMatrixLayout_t b_handle, const void* beta, const void* c,
-                              cublasLtMatrixLayout_t c_handle, void* d, cublasLtMatrixLayout_t d_handle,
-                              const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
-                              cudaStream_t stream) {
-  constexpr const char* kWhat = "cublasLtMatmul";
-  for (const void* one :
-       {static_cast<const void*>(handle), static_cast<const void*>(desc_handle), static_cast<const void*>(a_handle),
-        static_cast<const void*>(b_handle), static_cast<const void*>(c_handle), static_cast<const void*>(d_handle)}) {
-    if (!lives(one, kWhat)) return CUBLAS_STATUS_INVALID_VALUE;
-  }
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_handle, const void* b, cublasLtMatrixLayout_t b_handle,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t c_handle, void* d,
+                              cublasLtMatrixLayout_t d_handle, const cublasLtMatmulAlgo_t* algo, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
   const Desc desc = *desc_of(desc_handle);
   const Layout a_layout = *layout_of(a_handle), b_layout = *layout_of(b_handle), d_layout = *layout_of(d_handle);
   if (!fit(desc, a_layout, b_layout, *layout_of(c_handle), d_layout)) return CUBLAS_STATUS_INVALID_VALUE;

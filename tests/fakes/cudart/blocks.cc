@@ -2,11 +2,11 @@
 #include "tests/fakes/cudart/blocks.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -17,21 +17,8 @@
 
 namespace lockstep::fake_cuda {
 
-// Who touched an element last: a block, a thread of it, and the number of its barriers so far.
-struct Touch {
-  std::uint32_t block = 0;  // + 1; 0: nobody
-  std::uint16_t thread = 0;
-  std::uint16_t epoch = 0;
-};
-struct Cell {
-  Touch write;
-  Touch read;
-};
-
 namespace {
 
-constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
-constexpr std::uint16_t kSeveralThreads = 0xffff;
 constexpr std::size_t kSharedBytes = 48 * 1024;
 constexpr unsigned kMostThreads = 1024;
 
@@ -58,10 +45,7 @@ struct Warp {
 
 struct Shared {
   const void* place = nullptr;
-  const char* name = nullptr;
   std::vector<std::byte> bytes;
-  std::vector<Cell> cells;
-  Watched watched;
 };
 
 // One launch, on the stream's thread.
@@ -79,8 +63,7 @@ class Execution {
   void wait_for_block();
   std::uint64_t exchange(std::uint64_t bits, int offset);
   unsigned vote(bool value);
-  Shared& shared(const void* place, std::size_t bytes, std::size_t unit, const char* name);
-  void touch(Watched& watched, const std::byte* address, bool writes);
+  void* shared(const void* place, std::size_t bytes);
   void report(const std::string& what);
 
  private:
@@ -97,12 +80,12 @@ class Execution {
   std::vector<Thread> threads_;
   std::minstd_rand random_;
   std::int64_t block_ = 0;
-  std::uint16_t epoch_ = 0;
+  bool is_greedy_ = false;  // of this block: a warp runs ahead of the others as far as it can
   int at_barrier_ = 0;
   int ended_ = 0;
   std::vector<Warp> warps_;
   std::vector<Thread*> ready_;
-  std::vector<std::unique_ptr<Shared>> shared_;
+  std::deque<Shared> shared_;
   std::size_t shared_bytes_ = 0;
   Thread* current_ = nullptr;
   bool has_reported_ = false;
@@ -136,7 +119,7 @@ void fiber_main(void*) {
 }
 
 Thread* Execution::pick() {
-  std::swap(ready_[below(ready_.size())], ready_.back());
+  if (!is_greedy_) std::swap(ready_[below(ready_.size())], ready_.back());
   Thread* const thread = ready_.back();
   ready_.pop_back();
   return thread;
@@ -169,18 +152,16 @@ void Execution::run_next(Fiber& self, bool is_free) {
 }
 
 void Execution::run_block() {
-  epoch_ = 0;
   at_barrier_ = ended_ = 0;
+  is_greedy_ = below(2) == 0;
   warps_.assign((threads_.size() + kWarp - 1) / kWarp, {});
   ready_.clear();
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     threads_[i] = {.index = static_cast<int>(i)};
     ready_.push_back(&threads_[i]);
   }
-  for (const auto& part : shared_) {
-    std::memset(part->bytes.data(), 0xff, part->bytes.size());
-    std::fill(part->cells.begin(), part->cells.end(), Cell{});
-  }
+  std::shuffle(ready_.begin(), ready_.end(), random_);
+  for (Shared& part : shared_) std::memset(part.bytes.data(), 0xff, part.bytes.size());
   run_next(fibers().main, false);
   if (ended_ == threads()) return;
   int in_exchange = 0;
@@ -222,7 +203,6 @@ void Execution::block_thread(Waits waits) {
 void Execution::wait_for_block() {
   if (++at_barrier_ == threads()) {
     at_barrier_ = 0;
-    ++epoch_;
     for (Thread& thread : threads_) ready_.push_back(&thread);
   }
   block_thread(Waits::for_block);
@@ -256,29 +236,16 @@ unsigned Execution::vote(bool value) {
   return bits;
 }
 
-Shared& Execution::shared(const void* place, std::size_t bytes, std::size_t unit, const char* name) {
-  for (const auto& part : shared_) {
-    if (part->place == place) return *part;
+void* Execution::shared(const void* place, std::size_t bytes) {
+  for (Shared& part : shared_) {
+    if (part.place == place) return part.bytes.data();
   }
-  auto part = std::make_unique<Shared>();
-  part->place = place;
-  part->name = name;
-  part->bytes.resize(bytes, std::byte{0xff});
-  part->cells.resize(bytes / unit);
-  part->watched = {.data = part->bytes.data(),
-                   .bytes = bytes,
-                   .unit = unit,
-                   .writes = true,
-                   .is_shared = true,
-                   .cells = part->cells.data(),
-                   .first = part->bytes.data(),
-                   .cell_bytes = unit};
   shared_bytes_ += bytes;
   if (shared_bytes_ > kSharedBytes) {
     report(fmt::format("its shared memory takes {} bytes, and a block has {}", shared_bytes_, kSharedBytes));
   }
-  shared_.push_back(std::move(part));
-  return *shared_.back();
+  shared_.push_back({place, std::vector<std::byte>(bytes, std::byte{0xff})});
+  return shared_.back().bytes.data();
 }
 
 void Execution::report(const std::string& what) {
@@ -288,89 +255,7 @@ void Execution::report(const std::string& what) {
   Runtime::get().report(fmt::format("kernel {}<<<{}, {}>>>: {}{}", name_, blocks_, threads(), who, what));
 }
 
-void Execution::touch(Watched& watched, const std::byte* address, bool writes) {
-  if (watched.cells == nullptr) return;
-  Cell& cell = watched.cells[static_cast<std::size_t>(address - watched.first) / watched.cell_bytes];
-  const Touch now{static_cast<std::uint32_t>(block_ + 1), static_cast<std::uint16_t>(current_->index), epoch_};
-  const auto before = [&](const Touch& earlier) {
-    return earlier.block == 0 ||
-           (earlier.block == now.block && (earlier.thread == now.thread || earlier.epoch != now.epoch));
-  };
-  const auto name_of_thread = [](const Touch& touch) {
-    return fmt::format("{} of {}",
-                       touch.thread == kSeveralThreads ? "several threads" : fmt::format("thread {}", touch.thread),
-                       touch.block == kSeveralBlocks ? "several blocks" : fmt::format("block {}", touch.block - 1));
-  };
-  const auto race = [&](const Touch& earlier, const char* did) {
-    report(fmt::format("{} byte {} of {} of its spans, which {} {} with no barrier between: a race",
-                       writes ? "writes" : "reads", address - watched.data,
-                       watched.is_shared ? "shared memory, one" : "one", name_of_thread(earlier), did));
-  };
-  if (!before(cell.write)) return race(cell.write, "writes");
-  if (writes) {
-    if (!before(cell.read)) return race(cell.read, "read");
-    cell.write = now;
-    return;
-  }
-  if (watched.is_shared && cell.write.block == 0) {
-    report(
-        fmt::format("reads byte {} of shared memory, which nobody in the block has written", address - watched.data));
-    return;
-  }
-  if (cell.read.block == 0) {
-    cell.read = now;
-  } else if (cell.read.block != now.block) {
-    cell.read = {kSeveralBlocks, kSeveralThreads, 0};
-  } else if (cell.read.epoch != now.epoch) {
-    cell.read = now;
-  } else if (cell.read.thread != now.thread) {
-    cell.read.thread = kSeveralThreads;
-  }
-}
-
 }  // namespace
-
-Watch::~Watch() {
-  for (const auto& [cells, bytes] : cells_) ::munmap(cells, bytes);
-}
-
-Watched* Watch::add(const void* data, std::size_t bytes, std::size_t unit, bool writes) {
-  all_.push_back(std::make_unique<Watched>(
-      Watched{.data = static_cast<const std::byte*>(data), .bytes = bytes, .unit = unit, .writes = writes}));
-  return all_.back().get();
-}
-
-void Watch::begin() {
-  std::vector<Watched*> sorted;
-  for (const auto& one : all_) sorted.push_back(one.get());
-  std::sort(sorted.begin(), sorted.end(), [](const Watched* a, const Watched* b) { return a->data < b->data; });
-  for (std::size_t i = 0; i < sorted.size();) {
-    const std::byte* const first = sorted[i]->data;
-    const std::byte* end = first;
-    std::size_t unit = sorted[i]->unit;
-    bool writes = false;
-    std::size_t next = i;
-    for (; next < sorted.size() && (next == i || sorted[next]->data < end); ++next) {
-      end = std::max(end, sorted[next]->data + sorted[next]->bytes);
-      unit = std::min(unit, sorted[next]->unit);
-      writes |= sorted[next]->writes;
-    }
-    if (writes) {
-      // The pages come as they are touched.
-      const std::size_t bytes = (static_cast<std::size_t>(end - first) / unit + 1) * sizeof(Cell);
-      void* const cells =
-          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (cells == MAP_FAILED) throw std::bad_alloc();
-      cells_.emplace_back(static_cast<Cell*>(cells), bytes);
-      for (std::size_t k = i; k < next; ++k) {
-        sorted[k]->cells = static_cast<Cell*>(cells);
-        sorted[k]->first = first;
-        sorted[k]->cell_bytes = unit;
-      }
-    }
-    i = next;
-  }
-}
 
 void load(const void* kernel, int device) {
   const std::lock_guard lock(settings_mutex);
@@ -378,8 +263,7 @@ void load(const void* kernel, int device) {
 }
 
 cudaError_t launch(cudaStream_t stream, const std::string& name, const void* kernel, unsigned blocks, unsigned threads,
-                   std::shared_ptr<Watch> watch, std::function<void()> thread, const std::vector<Range>& reads,
-                   const std::vector<Range>& writes) {
+                   std::function<void()> thread, const std::vector<Range>& reads, const std::vector<Range>& writes) {
   if (blocks == 0 || blocks > 0x7fffffffu || threads == 0 || threads > kMostThreads)
     return cudaErrorInvalidConfiguration;
   Runtime& runtime = Runtime::get();
@@ -396,42 +280,30 @@ cudaError_t launch(cudaStream_t stream, const std::string& name, const void* ker
   seed = (seed + ++launches) * 0x9e3779b97f4a7c15u >> 20;
   return enqueue(
       stream, fmt::format("kernel {}<<<{}, {}>>>", name, blocks, threads),
-      [name, blocks, threads, watch = std::move(watch), thread = std::move(thread), seed] {
-        watch->begin();
+      [name, blocks, threads, thread = std::move(thread), seed] {
         Execution(name, blocks, threads, thread, seed).run();
       },
       reads, writes);
 }
 
-bool may_access(Watched* watched, const void* data, std::int64_t i, std::int64_t number, std::int64_t count,
-                std::size_t size, bool writes, std::size_t alignment) {
-  Execution* const execution = running;
+bool may_access(const void* data, std::int64_t i, std::int64_t number, std::int64_t count, std::size_t size,
+                bool writes, std::size_t alignment) {
+  const char* const does = writes ? "writes" : "reads";
+  std::string wrong;
+  const auto address = reinterpret_cast<std::uintptr_t>(data) + static_cast<std::size_t>(i) * size;
   if (i < 0 || number > count - i) {
-    if (execution != nullptr) {
-      execution->report(
-          fmt::format("{} elements {} to {} of a span of {}", writes ? "writes" : "reads", i, i + number, count));
-    }
-    return false;
+    wrong = fmt::format("{} elements {} to {} of a span of {}", does, i, i + number, count);
+  } else if (address % alignment != 0) {
+    wrong = fmt::format("{} {} bytes at once at {:#x}, which is not a multiple of {}", does,
+                        static_cast<std::size_t>(number) * size, address, alignment);
+  } else {
+    return true;
   }
-  const auto* const address = static_cast<const std::byte*>(data) + static_cast<std::size_t>(i) * size;
-  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
-    if (execution != nullptr) {
-      execution->report(fmt::format("{} {} bytes at once at {}, which is not a multiple of {}",
-                                    writes ? "writes" : "reads", static_cast<std::size_t>(number) * size,
-                                    static_cast<const void*>(address), alignment));
-    }
-    return false;
-  }
-  if (execution == nullptr || watched == nullptr) return true;
-  for (std::int64_t k = 0; k < number; ++k)
-    execution->touch(*watched, address + static_cast<std::size_t>(k) * size, writes);
-  return true;
+  if (running != nullptr) running->report(wrong);
+  return false;
 }
 
-std::pair<void*, Watched*> shared_memory(const void* place, std::size_t bytes, std::size_t unit, const char* name) {
-  Shared& part = running->shared(place, bytes, unit, name);
-  return {part.bytes.data(), &part.watched};
-}
+void* shared_memory(const void* place, std::size_t bytes) { return running->shared(place, bytes); }
 
 int thread_index() { return running->current().index; }
 int thread_count() { return running->threads(); }

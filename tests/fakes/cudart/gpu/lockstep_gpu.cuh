@@ -25,15 +25,14 @@ template <typename T>
 struct Span {
   T* data = nullptr;
   std::int64_t count = 0;
-  fake_cuda::Watched* watched = nullptr;  // while a kernel runs; data is the host's then
 
   std::remove_const_t<T> operator[](std::int64_t i) const {
     std::remove_const_t<T> value{};
-    if (fake_cuda::may_access(watched, data, i, 1, count, sizeof(T), false, alignof(T))) value = data[i];
+    if (fake_cuda::may_access(data, i, 1, count, sizeof(T), false, alignof(T))) value = data[i];
     return value;
   }
   void set(std::int64_t i, T value) const {
-    if (fake_cuda::may_access(watched, data, i, 1, count, sizeof(T), true, alignof(T))) data[i] = value;
+    if (fake_cuda::may_access(data, i, 1, count, sizeof(T), true, alignof(T))) data[i] = value;
   }
 };
 
@@ -43,11 +42,11 @@ struct Four {
 
 template <typename T>
 Four load4(const Span<T>& span, std::int64_t i) {
-  if (!fake_cuda::may_access(span.watched, span.data, i, 4, span.count, sizeof(T), false, 16)) return {};
+  if (!fake_cuda::may_access(span.data, i, 4, span.count, sizeof(T), false, 16)) return {};
   return {span.data[i], span.data[i + 1], span.data[i + 2], span.data[i + 3]};
 }
 inline void store4(const Span<float>& span, std::int64_t i, const Four& four) {
-  if (!fake_cuda::may_access(span.watched, span.data, i, 4, span.count, sizeof(float), true, 16)) return;
+  if (!fake_cuda::may_access(span.data, i, 4, span.count, sizeof(float), true, 16)) return;
   span.data[i] = four.x;
   span.data[i + 1] = four.y;
   span.data[i + 2] = four.z;
@@ -55,14 +54,12 @@ inline void store4(const Span<float>& span, std::int64_t i, const Four& four) {
 }
 
 template <typename T>
-Span<T> shared_of(const void* place, std::int64_t size, const char* name) {
-  const auto [data, watched] =
-      fake_cuda::shared_memory(place, static_cast<std::size_t>(size) * sizeof(T), sizeof(T), name);
-  return {static_cast<T*>(data), size, watched};
+Span<T> shared_of(const void* place, std::int64_t size) {
+  return {static_cast<T*>(fake_cuda::shared_memory(place, static_cast<std::size_t>(size) * sizeof(T))), size};
 }
 #define LOCKSTEP_SHARED(T, name, size) \
   static const char name##_place = 0;  \
-  const ::lockstep::cuda::Span<T> name = ::lockstep::cuda::shared_of<T>(&name##_place, size, #name)
+  const ::lockstep::cuda::Span<T> name = ::lockstep::cuda::shared_of<T>(&name##_place, size)
 
 inline int thread_index() { return fake_cuda::thread_index(); }
 inline int thread_count() { return fake_cuda::thread_count(); }
@@ -83,11 +80,11 @@ inline unsigned ballot(bool value) { return fake_cuda::vote_in_warp(value); }
 inline int first_bit(unsigned bits) { return bits == 0 ? -1 : std::countr_zero(bits); }
 
 inline bool is_raised(const Span<std::int64_t>& flag) {
-  return fake_cuda::may_access(flag.watched, flag.data, 0, 1, flag.count, sizeof(std::int64_t), false, 8) &&
+  return fake_cuda::may_access(flag.data, 0, 1, flag.count, sizeof(std::int64_t), false, 8) &&
          std::atomic_ref(*flag.data).load(std::memory_order_acquire) != 0;
 }
 inline void raise(const Span<std::int64_t>& flag) {
-  if (!fake_cuda::may_access(flag.watched, flag.data, 0, 1, flag.count, sizeof(std::int64_t), true, 8)) return;
+  if (!fake_cuda::may_access(flag.data, 0, 1, flag.count, sizeof(std::int64_t), true, 8)) return;
   std::atomic_ref(*flag.data).store(1, std::memory_order_release);
 }
 
@@ -110,12 +107,10 @@ void note(const Span<T>& span, std::vector<fake_cuda::Range>& reads, std::vector
   if (!std::is_const_v<T>) writes.push_back(range);
 }
 template <typename T>
-void watch(T&, fake_cuda::Watch&) {}
+void move_to_host(T&) {}
 template <typename T>
-void watch(Span<T>& span, fake_cuda::Watch& watch) {
-  if (span.count == 0) return;
-  span.data = static_cast<T*>(fake_cuda::host_address(span.data));
-  span.watched = watch.add(span.data, static_cast<std::size_t>(span.count) * sizeof(T), sizeof(T), !std::is_const_v<T>);
+void move_to_host(Span<T>& span) {
+  if (span.count > 0) span.data = static_cast<T*>(fake_cuda::host_address(span.data));
 }
 
 }  // namespace on_host
@@ -126,15 +121,14 @@ cudaError_t submit(const char* name, void (*kernel)(Parameters...), unsigned blo
   auto values = std::make_shared<std::tuple<Parameters...>>(arguments...);
   std::vector<fake_cuda::Range> reads;
   std::vector<fake_cuda::Range> writes;
-  auto watch = std::make_shared<fake_cuda::Watch>();
   std::apply(
       [&](auto&... value) {
         (on_host::note(value, reads, writes), ...);
-        (on_host::watch(value, *watch), ...);
+        (on_host::move_to_host(value), ...);
       },
       *values);
   return fake_cuda::launch(
-      stream, name, reinterpret_cast<const void*>(kernel), blocks, threads, std::move(watch),
+      stream, name, reinterpret_cast<const void*>(kernel), blocks, threads,
       [kernel, values] { std::apply(kernel, *values); }, reads, writes);
 }
 

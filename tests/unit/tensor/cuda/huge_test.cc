@@ -19,8 +19,17 @@ const int set = [] {
 
 using testing::gpu_kernels;
 using testing::wait_for_gpu;
+using Floats = std::vector<float>;
 
 constexpr std::int64_t kPast = (std::int64_t{1} << 31) + 1000;
+constexpr std::int64_t kColumns = 1024;
+constexpr std::int64_t kRows = kPast / kColumns + 1;
+constexpr std::int64_t kTable = kRows * kColumns;
+constexpr std::int64_t kTiles = kColumns / 32 * ((kRows + 31) / 32);
+
+constexpr std::int64_t blocks_of(std::int64_t elements, std::int64_t of_block = 256) {
+  return (elements + of_block - 1) / of_block;
+}
 
 class Huge : public ::testing::Test {
  protected:
@@ -36,13 +45,13 @@ class Huge : public ::testing::Test {
   float* out(std::int64_t count) { return array<float>(count, {-1, -1}); }
   // What the last two elements are, once the last blocks of `blocks` have run.
   template <typename Call>
-  std::vector<float> last_two(const float* data, std::int64_t count, std::int64_t blocks, const Call& call) {
+  Floats last_two(const float* data, std::int64_t count, std::int64_t blocks, const Call& call) {
     {
       const fake_cuda::OnlyBlocks only(std::max<std::int64_t>(0, blocks - 2), 2);
       call();
       wait_for_gpu();
     }
-    std::vector<float> values(2);
+    Floats values(2);
     runtime_.copy(values.data(), data + count - 2, 2 * sizeof(float), gpu_kernels().stream());
     wait_for_gpu();
     return values;
@@ -53,26 +62,50 @@ class Huge : public ::testing::Test {
   Kernels& k_ = gpu_kernels();
 };
 
-using Floats = std::vector<float>;
-
-TEST_F(Huge, Elementwise) {
+TEST_F(Huge, Elements) {
   const float* const a = array<float>(kPast, {1, 2});
-  const float* const b = array<float>(kPast, {10, 20});
+  const float* const b = array<float>(kPast, {10, 21});
+  const float* const dloss = array<float>(1, {static_cast<float>(kPast)});
+  const std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
   float* const c = out(kPast);
-  EXPECT_EQ(last_two(c, kPast, (kPast + 1023) / 1024, [&] { k_.add({c, false}, a, b, kPast); }), Floats({11, 22}));
-  // Not by fours.
-  EXPECT_EQ(last_two(c, kPast, (kPast - 1 + 255) / 256,
-                     [&] {
-                       k_.scale({c + 1, false}, a + 1, 3, kPast - 1);
-                     }),
-            Floats({3, 6}));
-}
-
-TEST_F(Huge, Optimizer) {
-  float* const w = array<float>(kPast, {1, 2});
-  const float* const g = array<float>(kPast, {10, 20});
-  EXPECT_EQ(last_two(w, kPast, (kPast + 255) / 256, [&] { k_.sgd(w, g, nullptr, kPast, {.learning_rate = 0.5}); }),
-            Floats({-4, -8}));
+  struct Case {
+    const char* name;
+    Floats wanted;
+    std::int64_t of_block;
+    std::function<void()> call;
+  };
+  for (const Case& one : {
+           Case{"by fours",
+                {11, 23},
+                1024,
+                [&] {
+                  k_.add({c, false}, a, b, kPast);
+                }},
+           Case{"mse_backward",
+                {18, 38},
+                256,
+                [&] {
+                  k_.mse_backward({c, false}, dloss, b, a, 1, kPast);
+                }},
+           Case{"expand",
+                {6, 6},
+                256,
+                [&] {
+                  k_.expand({c, false}, a + kPast - 1, 3, kPast);
+                }},
+           Case{"dropout_backward",
+                {2, 0},
+                256,
+                [&] {
+                  k_.dropout_backward({c, false}, a, mask, 0.5f, kPast);
+                }},
+           // From {2, 0}, which the one before has left.
+           Case{"sgd", {-3, -10.5f}, 256, [&] { k_.sgd(c, b, nullptr, kPast, {.learning_rate = 0.5}); }},
+       }) {
+    EXPECT_EQ(last_two(c, kPast, blocks_of(kPast, one.of_block), one.call), one.wanted) << one.name;
+  }
+  const auto not_by_fours = [&] { k_.scale({c + 1, false}, a + 1, 3, kPast - 1); };
+  EXPECT_EQ(last_two(c, kPast, blocks_of(kPast - 1), not_by_fours), Floats({3, 6}));
 }
 
 TEST_F(Huge, AdamW) {
@@ -84,26 +117,8 @@ TEST_F(Huge, AdamW) {
   float* const moment1 = array<float>(kPast, m);
   float* const moment2 = array<float>(kPast, v);
   cpu_kernels().adamw(w.data(), g.data(), m.data(), v.data(), 2, step);
-  EXPECT_EQ(last_two(weights, kPast, (kPast + 255) / 256,
-                     [&] { k_.adamw(weights, gradients, moment1, moment2, kPast, step); }),
-            w);
-}
-
-TEST_F(Huge, Losses) {
-  const float* const a = array<float>(kPast, {1, 2});
-  const float* const b = array<float>(kPast, {3, 1});
-  const float* const dloss = array<float>(1, {static_cast<float>(kPast)});
-  float* const d = out(kPast);
-  EXPECT_EQ(last_two(d, kPast, (kPast + 255) / 256,
-                     [&] {
-                       k_.mse_backward({d, false}, dloss, a, b, 1, kPast);
-                     }),
-            Floats({-4, 2}));
-  EXPECT_EQ(last_two(d, kPast, (kPast + 255) / 256,
-                     [&] {
-                       k_.expand({d, false}, a + kPast - 1, 3, kPast);
-                     }),
-            Floats({6, 6}));
+  const auto call = [&] { k_.adamw(weights, gradients, moment1, moment2, kPast, step); };
+  EXPECT_EQ(last_two(weights, kPast, blocks_of(kPast), call), w);
 }
 
 // Everything is kept.
@@ -112,137 +127,95 @@ TEST_F(Huge, DropoutForward) {
   const auto* const ids = array<std::int64_t>(1, {7});
   std::uint8_t* const mask = array<std::uint8_t>(kPast, {0, 0});
   float* const y = out(kPast);
-  const std::int64_t blocks = ((kPast + 3) / 4 + 255) / 256;
-  EXPECT_EQ(last_two(y, kPast, blocks, [&] { k_.dropout(y, mask, x, {.seed = 1}, ids, 1, kPast, 1.0f); }),
-            Floats({1, 2}));
+  const auto call = [&] { k_.dropout(y, mask, x, {.seed = 1}, ids, 1, kPast, 1.0f); };
+  EXPECT_EQ(last_two(y, kPast, blocks_of((kPast + 3) / 4), call), Floats({1, 2}));
 }
-
-TEST_F(Huge, Dropout) {
-  const float* const dy = array<float>(kPast, {1, 2});
-  const std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
-  float* const dx = out(kPast);
-  EXPECT_EQ(last_two(dx, kPast, (kPast + 255) / 256,
-                     [&] {
-                       k_.dropout_backward({dx, false}, dy, mask, 0.5f, kPast);
-                     }),
-            Floats({2, 0}));
-}
-
-constexpr std::int64_t kColumns = 1024;
-constexpr std::int64_t kRows = kPast / kColumns + 1;
 
 TEST_F(Huge, Rows) {
-  const std::int64_t count = kRows * kColumns;
-  const float* const a = array<float>(count, {1, 2});
+  const float* const a = array<float>(kTable, {1, 2});
   const float* const row = array<float>(kColumns, {10, 20});
-  float* const c = out(count);
-  EXPECT_EQ(last_two(c, count, kRows, [&] { k_.add_row(c, a, row, kRows, kColumns); }), Floats({11, 22}));
-  const std::int64_t tiles = kColumns / 32 * ((kRows + 31) / 32);
-  EXPECT_EQ(last_two(c, count, tiles, [&] { k_.transpose({c, false}, a, kRows, kColumns); })[1], 2);
+  float* const c = out(kTable);
+  EXPECT_EQ(last_two(c, kTable, kRows, [&] { k_.add_row(c, a, row, kRows, kColumns); }), Floats({11, 22}));
+  EXPECT_EQ(last_two(c, kTable, kTiles, [&] { k_.transpose({c, false}, a, kRows, kColumns); })[1], 2);
 }
 
 TEST_F(Huge, LayerNorm) {
-  const std::int64_t count = kRows * kColumns;
   Floats row(kColumns, 1), ones(kColumns, 1), zeros(kColumns, 0);
   row[kColumns - 2] = 3;
   row[kColumns - 1] = -5;
-  const float* const x = array<float>(count, row);
+  const float* const x = array<float>(kTable, row);
   const float* const gain = array<float>(kColumns, ones);
   const float* const bias = array<float>(kColumns, zeros);
   double* const mean = array<double>(kRows, {0, 0});
   float* const rstd = array<float>(kRows, {0, 0});
-  float* const y = out(count);
+  float* const y = out(kTable);
+  const LayerNormShape shape{kRows, kColumns}, one_row{1, kColumns};
   Floats wanted(kColumns), slope(kColumns);
   double m = 0;
   float s = 0;
-  cpu_kernels().layer_norm(wanted.data(), &m, &s, row.data(), ones.data(), zeros.data(), {1, kColumns});
-  const LayerNormShape shape{kRows, kColumns};
-  const Floats seen = last_two(y, count, kRows, [&] { k_.layer_norm(y, mean, rstd, x, gain, bias, shape); });
-  EXPECT_NEAR(seen[0], wanted[kColumns - 2], 1e-4);
-  EXPECT_NEAR(seen[1], wanted[kColumns - 1], 1e-4);
+  cpu_kernels().layer_norm(wanted.data(), &m, &s, row.data(), ones.data(), zeros.data(), one_row);
   cpu_kernels().layer_norm_backward({slope.data(), false}, {}, {}, row.data(), row.data(), &m, &s, ones.data(),
-                                    {1, kColumns});
-  const Floats back = last_two(y, count, kRows, [&] {
-    k_.layer_norm_backward({y, false}, {}, {}, x, x, mean, rstd, gain, shape);
-  });
-  EXPECT_NEAR(back[0], slope[kColumns - 2], 1e-4);
-  EXPECT_NEAR(back[1], slope[kColumns - 1], 1e-4);
+                                    one_row);
+  const auto expect_near = [](const Floats& seen, const Floats& all) {
+    EXPECT_NEAR(seen[0], all[kColumns - 2], 1e-4);
+    EXPECT_NEAR(seen[1], all[kColumns - 1], 1e-4);
+  };
+  expect_near(last_two(y, kTable, kRows, [&] { k_.layer_norm(y, mean, rstd, x, gain, bias, shape); }), wanted);
+  const auto backward = [&] { k_.layer_norm_backward({y, false}, {}, {}, x, x, mean, rstd, gain, shape); };
+  expect_near(last_two(y, kTable, kRows, backward), slope);
 }
 
 TEST_F(Huge, Product) {
-  const std::int64_t count = kRows * kColumns;
   const float* const column = array<float>(kRows, {2, 3});
   const float* const row = array<float>(kColumns, {10, 20});
-  float* const c = out(count);
-  const std::int64_t tiles = kColumns / 32 * ((kRows + 31) / 32);
-  EXPECT_EQ(last_two(c, count, tiles,
+  float* const c = out(kTable);
+  const auto product = [&](MatrixView a, MatrixView b, float* to, std::int64_t columns, std::int64_t inner) {
+    k_.gemm({.rows = kRows, .columns = columns, .inner = inner, .a = a, .b = b, .c = {to, false}, .ldc = columns});
+  };
+  EXPECT_EQ(last_two(c, kTable, kTiles,
                      [&] {
-                       k_.gemm({.rows = kRows,
-                                .columns = kColumns,
-                                .inner = 1,
-                                .a = {column, 1},
-                                .b = {row, kColumns},
-                                .c = {c, false},
-                                .ldc = kColumns});
+                       product({column, 1}, {row, kColumns}, c, kColumns, 1);
                      }),
             Floats({30, 60}));
   const Floats ones(kColumns, 1);
-  const float* const a = array<float>(count, ones);
+  const float* const a = array<float>(kTable, ones);
   const float* const b = array<float>(kColumns, ones);
   float* const sums = out(kRows);
-  EXPECT_EQ(last_two(sums, kRows, (kRows + 31) / 32,
-                     [&] {
-                       k_.gemm({.rows = kRows,
-                                .columns = 1,
-                                .inner = kColumns,
-                                .a = {a, kColumns},
-                                .b = {b, 1},
-                                .c = {sums, false},
-                                .ldc = 1});
-                     })[1],
-            static_cast<float>(kColumns));
+  const auto call = [&] { product({a, kColumns}, {b, 1}, sums, 1, kColumns); };
+  EXPECT_EQ(last_two(sums, kRows, blocks_of(kRows, 32), call)[1], static_cast<float>(kColumns));
 }
 
 TEST_F(Huge, Embedding) {
-  const std::int64_t count = kRows * kColumns;
-  float* const table = array<float>(count, {1, 2});
+  float* const table = array<float>(kTable, {1, 2});
   const auto* const index = array<std::int64_t>(1, {kRows - 1});
   float* const one = out(kColumns);
   EXPECT_EQ(last_two(one, kColumns, 1, [&] { k_.embedding(one, table, index, 1, kRows, kColumns); }), Floats({1, 2}));
   const float* const dy = array<float>(kColumns, {10, 20});
-  EXPECT_EQ(last_two(table, count, 1,
-                     [&] {
-                       k_.embedding_backward({table, true}, dy, index, 1, kRows, kColumns);
-                     }),
-            Floats({11, 22}));
+  const auto backward = [&] { k_.embedding_backward({table, true}, dy, index, 1, kRows, kColumns); };
+  EXPECT_EQ(last_two(table, kTable, 1, backward), Floats({11, 22}));
   const auto* const indices = array<std::int64_t>(kRows, {0, kRows - 1});
-  float* const c = out(count);
-  EXPECT_EQ(last_two(c, count, kRows, [&] { k_.embedding(c, table, indices, kRows, kRows, kColumns); }),
+  float* const c = out(kTable);
+  EXPECT_EQ(last_two(c, kTable, kRows, [&] { k_.embedding(c, table, indices, kRows, kRows, kColumns); }),
             Floats({11, 22}));
 }
 
 TEST_F(Huge, CrossEntropy) {
-  const std::int64_t count = kRows * kColumns;
   Floats row(kColumns, -1e30f);
   row[kColumns - 2] = row[kColumns - 1] = 0;
-  const float* const logits = array<float>(count, row);
+  const float* const logits = array<float>(kTable, row);
   const auto* const targets = array<std::int64_t>(kRows, {0, kColumns - 1});
   float* const largest = array<float>(kRows, {0, 0});
   float* const sums = array<float>(kRows, {2, 2});
   const float* const dloss = array<float>(1, {1});
   auto* const counted = array<std::int64_t>(1, {4});
-  float* const d = out(count);
-  EXPECT_EQ(
-      last_two(
-          d, count, kRows,
-          [&] {
-            k_.cross_entropy_backward({d, false}, dloss, counted, largest, sums, logits, targets, kRows, kColumns, -1);
-          }),
-      Floats({0.125f, -0.125f}));
+  float* const d = out(kTable);
+  const auto backward = [&] {
+    k_.cross_entropy_backward({d, false}, dloss, counted, largest, sums, logits, targets, kRows, kColumns, -1);
+  };
+  EXPECT_EQ(last_two(d, kTable, kRows, backward), Floats({0.125f, -0.125f}));
   // The row before has no logits.
-  EXPECT_EQ(last_two(sums, kRows, kRows,
-                     [&] { k_.cross_entropy(d, counted, largest, sums, logits, targets, kRows, kColumns, -1); })[1],
-            2);
+  const auto forward = [&] { k_.cross_entropy(d, counted, largest, sums, logits, targets, kRows, kColumns, -1); };
+  EXPECT_EQ(last_two(sums, kRows, kRows, forward)[1], 2);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/tensor/cuda/cublaslt.h"
 #include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/tensor/cuda/both.h"
 
 // How cuBLASLt is found and asked; its products are beside the CPU's in kernels_test.cc.
@@ -13,17 +14,8 @@ namespace lockstep::cuda::matmul_test {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
-
-template <typename E = BackendUnavailable, typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(CublasLt, IsLookedForWhereNcclIs) {
   const std::string file = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
@@ -33,22 +25,17 @@ TEST(CublasLt, IsLookedForWhereNcclIs) {
               ElementsAre("/a/b.so"));
 }
 
-TEST(CublasLt, WhatIsMissingIsASentence) {
-  const std::vector<std::string> nowhere{"/nowhere/libcublasLt.so"}, other{"libm.so.6"};
-  EXPECT_THAT(
-      error_of([&] { load_cublaslt(nowhere); }),
-      ::testing::AllOf(
-          HasSubstr("matrix product on cuda: the library can't be loaded (/nowhere/libcublasLt.so: cannot open"),
-          HasSubstr("set LOCKSTEP_CUBLASLT_LIB to the file")));
-  EXPECT_THAT(error_of([&] { load_cublaslt(other); }),
-              HasSubstr("has no function cublasLtGetVersion: the library is not cuBLASLt"));
-}
-
-TEST(CublasLt, OfAnotherMajorVersionIsRefused) {
-  const std::vector<std::string> fake{std::getenv("LOCKSTEP_CUBLASLT_LIB")};
+TEST(CublasLt, WhatIsNotItIsRefusedWithARemedy) {
+  const auto refusal = [](std::string file) {
+    return error_of<BackendUnavailable>([&] { load_cublaslt(std::vector{std::move(file)}); });
+  };
+  testing::expect_text(refusal("/nowhere/libcublasLt.so"),
+                       {"matrix product on cuda: the library can't be loaded (/nowhere/libcublasLt.so: cannot open",
+                        "set LOCKSTEP_CUBLASLT_LIB to the file"});
+  testing::expect_text(refusal("libm.so.6"), {"has no function cublasLtGetVersion: the library is not cuBLASLt"});
   ::setenv("LOCKSTEP_FAKE_CUBLASLT_VERSION", "110901", 1);
-  EXPECT_THAT(error_of([&] { load_cublaslt(fake); }),
-              HasSubstr("is cuBLASLt 11, but this lockstep was built with " + std::to_string(CUBLAS_VER_MAJOR)));
+  testing::expect_text(refusal(std::getenv("LOCKSTEP_CUBLASLT_LIB")),
+                       {"is cuBLASLt 11, but this lockstep was built with " + std::to_string(CUBLAS_VER_MAJOR)});
   ::unsetenv("LOCKSTEP_FAKE_CUBLASLT_VERSION");
 }
 
@@ -130,42 +117,28 @@ class FakeCublasLt : public ::testing::Test {
   fake_cuda::Violations violations_;
 };
 
-TEST_F(FakeCublasLt, FindsNothingWhereNothingIsWrong) {
-  multiply(choose());
-  EXPECT_THAT(violations_.take(), ElementsAre());
-}
-
-TEST_F(FakeCublasLt, FindsAnAlgorithmThatWasChosenForMoreAlignment) {
-  multiply(choose(), 4);
-  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("matrix A is at")));
-}
-
-TEST_F(FakeCublasLt, FindsAnAlgorithmOfAnotherProduct) {
+TEST_F(FakeCublasLt, FindsEachFault) {
+  const auto expect_found = [&](const char* what) { EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr(what))); };
   const cublasLtMatmulAlgo_t algorithm = choose();
+  multiply(algorithm);
+  EXPECT_THAT(violations_.take(), ElementsAre());
+  multiply(algorithm, 4);
+  expect_found("matrix A is at");
+  multiply(algorithm, 0, 1024);
+  expect_found("a workspace of 1024 bytes");
+  set_schemes(CUBLASLT_REDUCTION_SCHEME_MASK);
+  choose();
+  expect_found("in place, by whoever comes first");
   const std::int32_t transposed = CUBLAS_OP_T;
   library_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
   library_.layout_destroy(a_);
   library_.layout_create(&a_, CUDA_R_32F, 3, 2, 3);
   multiply(algorithm);
-  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("an algorithm of another product")));
-}
-
-TEST_F(FakeCublasLt, FindsTooLittleWorkspace) {
-  multiply(choose(), 0, 1024);
-  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("a workspace of 1024 bytes")));
-}
-
-TEST_F(FakeCublasLt, FindsExtentsThatDoNotFit) {
+  expect_found("an algorithm of another product");
   library_.layout_destroy(b_);
   library_.layout_create(&b_, CUDA_R_32F, 4, 4, 4);
   choose();
-  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("a product of 2 x 3 by 4 x 4 into 2 x 4")));
-}
-
-TEST_F(FakeCublasLt, FindsSumsWithoutAnOrder) {
-  set_schemes(CUBLASLT_REDUCTION_SCHEME_MASK);
-  choose();
-  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("in place, by whoever comes first")));
+  expect_found("a product of 2 x 3 by 4 x 4 into 2 x 4");
 }
 
 }  // namespace
