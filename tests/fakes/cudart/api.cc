@@ -85,6 +85,30 @@ cudaError_t unsafe(const char* function, const Body& body) {
   });
 }
 
+struct Words {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+Words words_of(cudaError_t error) {
+  static constexpr Words kKnown[] = {
+      {cudaSuccess, "cudaSuccess", "no error"},
+      {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+      {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+      {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+       "CUDA driver version is insufficient for CUDA runtime version"},
+      {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+      {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+      {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+      {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+      {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+  };
+  for (const Words& known : kKnown) {
+    if (known.error == error) return known;
+  }
+  return {error, "cudaError", "an error of the fake"};
+}
+
 bool bad(int device) { return device < 0 || device >= Runtime::get().device_count(); }
 
 }  // namespace
@@ -273,38 +297,19 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
               [&](Runtime& runtime) { return lockstep::fake_cuda::copy(runtime, to, from, bytes, stream); });
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  return call("cudaMemcpy", [&](Runtime& runtime) {
-    const cudaError_t result = lockstep::fake_cuda::copy(runtime, to, from, bytes, nullptr);
-    return result == cudaSuccess ? runtime.synchronize(static_cast<cudaStream_t>(nullptr)) : result;
-  });
-}
-
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
   return call("cudaMemsetAsync",
               [&](Runtime& runtime) { return lockstep::fake_cuda::set(runtime, data, value, bytes, stream); });
 }
 
-cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  return call("cudaMemset", [&](Runtime& runtime) {
-    runtime.count_host_synchronisation();
-    return lockstep::fake_cuda::set(runtime, data, value, bytes, nullptr);
-  });
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return call("cudaStreamCreate", [&](Runtime& runtime) { return runtime.create_stream(stream, true, 0); });
-}
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return call("cudaStreamCreateWithFlags",
-              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0, 0); });
+              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0); });
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  return call("cudaStreamCreateWithPriority", [&](Runtime& runtime) {
-    return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0, priority);
-  });
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return call("cudaStreamCreateWithPriority",
+              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0); });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -325,10 +330,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaDeviceSynchronize() {
   return call("cudaDeviceSynchronize", [&](Runtime& runtime) { return runtime.synchronize_device(); });
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return call("cudaEventCreate", [&](Runtime& runtime) { return runtime.create_event(event, true); });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -383,36 +384,7 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 
-cudaError_t cudaPeekAtLastError() { return lockstep::fake_cuda::last_error_of_thread(); }
-
-const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice: return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady: return "cudaErrorNotReady";
-    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
-    default: return "cudaError";
-  }
-}
-
-const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
-    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
-    case cudaErrorNotReady: return "device not ready";
-    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
-    default: return "an error of the fake";
-  }
-}
+const char* cudaGetErrorName(cudaError_t error) { return lockstep::fake_cuda::words_of(error).name; }
+const char* cudaGetErrorString(cudaError_t error) { return lockstep::fake_cuda::words_of(error).text; }
 
 }  // extern "C"

@@ -30,8 +30,8 @@
 //    cudaMalloc=2@3             the third call returns error 2; "@3+": it and all later ones; without "@": every one
 //    cudaStreamWaitEvent=skip@1 the first call does nothing and returns success: for tests that want to see us notice
 //    cudaEventRecord=wait@1     the first call goes on once heal() is called: as one does whose stream takes no more
-//    operation=hang@7           the seventh operation of this process (all streams) never ends
-//    operation=700@7            the seventh operation fails, and every later call returns error 700
+//    operation=700@7            the seventh operation of this process (all streams) fails, and every later call returns
+//    error 700
 //
 // What is not checked: accesses of the host to pinned memory (TSan sees those), reads of memory that nobody wrote (they
 // give NaN), what graphs do, peers. Facts of real GPUs are none of its business.
@@ -75,9 +75,6 @@ void wait_for_device();
 
 // For fakes of other libraries: reports a violation.
 void report_violation(const std::string& text);
-
-// The host reads or writes this memory now, by a way that the fake does not see: checks that it may.
-void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
 
 // Number of calls of a function of CUDA so far: calls("cudaMalloc").
 std::int64_t calls(std::string_view function);

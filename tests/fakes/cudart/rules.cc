@@ -26,11 +26,10 @@ void Rules::add(std::string_view text) {
     text.remove_prefix(std::min(text.size(), rule.size() + 1));
     if (rule.empty()) continue;
     const auto refuse = [&] {
-      throw std::invalid_argument(
-          fmt::format("LOCKSTEP_FAKE_CUDA: rule '{}'; wanted: FUNCTION=ERROR@N, FUNCTION=skip@N, FUNCTION=wait@N, "
-                      "operation=hang@N, "
-                      "with '+' behind N for all later ones, or without @N for all",
-                      rule));
+      throw std::invalid_argument(fmt::format(
+          "LOCKSTEP_FAKE_CUDA: rule '{}'; wanted: FUNCTION=ERROR@N, FUNCTION=skip@N, FUNCTION=wait@N, with '+' "
+          "behind N for all later ones, or without @N for all",
+          rule));
     };
     const std::size_t equals = rule.find('=');
     if (equals == std::string_view::npos) refuse();
@@ -50,8 +49,6 @@ void Rules::add(std::string_view text) {
       added.effect.kind = Effect::Kind::skip;
     } else if (effect == "wait") {
       added.effect.kind = Effect::Kind::wait;
-    } else if (effect == "hang") {
-      added.effect.kind = Effect::Kind::hang;
     } else if (const auto error = number(effect); error && *error > 0) {
       added.effect = {Effect::Kind::error, static_cast<cudaError_t>(*error)};
     } else {

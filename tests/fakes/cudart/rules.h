@@ -15,7 +15,7 @@
 namespace lockstep::fake_cuda {
 
 struct Effect {
-  enum class Kind { none, error, skip, hang, wait };
+  enum class Kind { none, error, skip, wait };
   Kind kind = Kind::none;
   cudaError_t error = cudaSuccess;
 };

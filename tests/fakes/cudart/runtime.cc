@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -21,13 +20,6 @@ std::atomic<bool> made{false};
 thread_local int current_device = 0;
 thread_local bool has_context = false;
 thread_local cudaError_t last_error = cudaSuccess;
-
-[[noreturn]] void hang() {
-  std::mutex mutex;
-  std::condition_variable never;
-  std::unique_lock lock(mutex);
-  for (;;) never.wait(lock);
-}
 
 // What has been reported already.
 std::function<void()> hidden(std::function<void()> run) {
@@ -54,7 +46,6 @@ Runtime::Runtime() {
   seed_ = settings.seed;
   multiprocessors_ = settings.multiprocessors;
   rules_.add(settings.rules);
-  host_.set(0, 0);  // as which check_host_access() leaves its mark
   made.store(true);
   fmt::print(stderr, "fake CUDA: LOCKSTEP_FAKE_SEED={}\n", seed_);
 }
@@ -112,13 +103,13 @@ void Runtime::report(const std::string& text) {
   violation(text);
 }
 
-std::shared_ptr<FakeStream> Runtime::new_stream(int device, bool blocking, int priority) {
-  return std::make_shared<FakeStream>(++streams_, device, blocking, priority, seed_);
+std::shared_ptr<FakeStream> Runtime::new_stream(int device, bool blocking) {
+  return std::make_shared<FakeStream>(++streams_, device, blocking, seed_);
 }
 
 std::shared_ptr<FakeStream> Runtime::default_stream(int device) {
   auto& stream = default_streams_[device];
-  if (stream == nullptr) stream = new_stream(device, true, 0);
+  if (stream == nullptr) stream = new_stream(device, true);
   return stream;
 }
 
@@ -137,9 +128,9 @@ FakeEvent* Runtime::event_of(cudaEvent_t handle, const char* operation) {
   return nullptr;
 }
 
-cudaError_t Runtime::create_stream(cudaStream_t* stream, bool blocking, int priority) {
+cudaError_t Runtime::create_stream(cudaStream_t* stream, bool blocking) {
   std::lock_guard lock(mutex_);
-  auto made_stream = new_stream(physical(current_device), blocking, priority);
+  auto made_stream = new_stream(physical(current_device), blocking);
   *stream = reinterpret_cast<cudaStream_t>(made_stream.get());
   live_streams_[*stream] = std::move(made_stream);
   return cudaSuccess;
@@ -384,12 +375,10 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
   for (const Range& range : writes) in_order &= check(range, true, access, stream->clock);
   stream->operations = access.number;
   const Effect effect = rules_.count("operation");
-  switch (effect.kind) {
-    case Effect::Kind::none:
-    case Effect::Kind::wait: stream->push(in_order ? std::move(run) : hidden(std::move(run))); break;
-    case Effect::Kind::skip: stream->push([] {}); break;
-    case Effect::Kind::hang: stream->push(&hang); break;
-    case Effect::Kind::error: stream->push([this, error = effect.error] { sticky_.store(error); }); break;
+  if (effect.kind == Effect::Kind::error) {
+    stream->push([this, error = effect.error] { sticky_.store(error); });
+  } else {
+    stream->push(in_order ? std::move(run) : hidden(std::move(run)));
   }
   return cudaSuccess;
 }
@@ -428,9 +417,6 @@ cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()>
   return Runtime::get().enqueue(stream, std::move(what), std::move(run), reads, writes);
 }
 void* host_address(const void* data) { return Runtime::get().host_address(data); }
-void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
-  Runtime::get().check_host_access(data, bytes, writes, std::move(what));
-}
 void report_violation(const std::string& text) { Runtime::get().report(text); }
 std::int64_t calls(std::string_view function) { return Runtime::exists() ? Runtime::get().calls(function) : 0; }
 std::int64_t host_synchronisations() { return Runtime::exists() ? Runtime::get().host_synchronisations() : 0; }

@@ -83,7 +83,7 @@ class Runtime {
 
   void memory_info(std::size_t& free_bytes, std::size_t& total_bytes);
 
-  cudaError_t create_stream(cudaStream_t* stream, bool blocking, int priority);
+  cudaError_t create_stream(cudaStream_t* stream, bool blocking);
   cudaError_t destroy_stream(cudaStream_t stream);
   cudaError_t query(cudaStream_t stream);
   cudaError_t synchronize(cudaStream_t stream);
@@ -111,7 +111,6 @@ class Runtime {
   // The visible number of the device that the memory is on; -1 if it is no device's.
   int device_of(const void* data);
   void* host_address(const void* data);
-  void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
 
   void count_host_synchronisation() { host_synchronisations_.fetch_add(1); }
   std::int64_t host_synchronisations() const { return host_synchronisations_.load(); }
@@ -131,7 +130,7 @@ class Runtime {
   std::shared_ptr<FakeStream> stream_of(cudaStream_t handle, const char* operation);
   FakeEvent* event_of(cudaEvent_t handle, const char* operation);
   std::shared_ptr<FakeStream> default_stream(int device);
-  std::shared_ptr<FakeStream> new_stream(int device, bool blocking, int priority);
+  std::shared_ptr<FakeStream> new_stream(int device, bool blocking);
   // CUDA's rule for the default stream: it and the blocking ones wait for each other.
   void order_with_default(FakeStream& stream);
   void put_wait(FakeStream& stream, std::shared_ptr<Mark> mark);

@@ -124,11 +124,4 @@ void* Runtime::host_address(const void* data) {
   return allocation->bytes_at + (static_cast<const std::byte*>(data) - allocation->address);
 }
 
-void Runtime::check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
-  std::lock_guard lock(mutex_);
-  // The host is no stream: nothing can be in no order with an access of its past. What is enqueued later comes after.
-  const Access access{0, 0, std::make_shared<const std::string>(std::move(what) + " (the host)")};
-  check({data, bytes}, writes, access, host_);
-}
-
 }  // namespace lockstep::fake_cuda

@@ -28,12 +28,8 @@ std::chrono::steady_clock::time_point Mark::time() {
   return time_;
 }
 
-FakeStream::FakeStream(std::uint32_t number, int on_device, bool with_default, int with_priority, std::uint64_t seed)
-    : id(number),
-      device(on_device),
-      blocking(with_default),
-      priority(with_priority),
-      random_(seed * 0x9e3779b97f4a7c15u + number) {}
+FakeStream::FakeStream(std::uint32_t number, int on_device, bool with_default, std::uint64_t seed)
+    : id(number), device(on_device), blocking(with_default), random_(seed * 0x9e3779b97f4a7c15u + number) {}
 
 void FakeStream::push(std::function<void()> task) {
   std::lock_guard lock(mutex_);

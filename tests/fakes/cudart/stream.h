@@ -37,7 +37,7 @@ class Mark {
 // Kept alive by its thread until all is done.
 class FakeStream : public std::enable_shared_from_this<FakeStream> {
  public:
-  FakeStream(std::uint32_t id, int device, bool blocking, int priority, std::uint64_t seed);
+  FakeStream(std::uint32_t id, int device, bool blocking, std::uint64_t seed);
 
   // Any thread. The thread starts with the first one.
   void push(std::function<void()> task);
@@ -51,7 +51,6 @@ class FakeStream : public std::enable_shared_from_this<FakeStream> {
   const std::uint32_t id;
   const int device;     // physical
   const bool blocking;  // in the order of the default stream too
-  const int priority;
   // Of the lock of the whole: what is done before the next operation, and how many there were.
   VectorClock clock;
   std::uint64_t operations = 0;

@@ -15,7 +15,6 @@ namespace {
 using fake_cuda::uuid_of;
 using lockstep::testing::expect_text;
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
 Variables fakes(int gpus, Variables more = {}) {
@@ -44,81 +43,59 @@ std::string on(int local, int index, int physical) {
          ", contexts on " + std::to_string(physical);
 }
 
-TEST(Gpus, OneRankEach) {
-  const auto result = launch({"--nproc-per-node", "gpu"}, {"init"}, fakes(2));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_text(result.err, {"2 ranks (1 per GPU, 2 visible)"});
-  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 0), on(1, 1, 1)));
+Variables without_a_driver() {
+  auto variables = fakes(0);
+  variables["LOCKSTEP_FAKE_GPUS"] = "none";
+  return variables;
 }
 
-TEST(Gpus, DevicesAreChosenAndRenumbered) {
-  const auto result = launch({"--devices", "3," + uuid_of(1)}, {"init"}, fakes(4));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 3), on(1, 1, 1)));
+TEST(Gpus, EachRankGetsTheOneThatWasChosen) {
+  struct Case {
+    Words flags, actions;
+    Variables variables;
+    Words ranks;
+    const char* log = "";
+  };
+  const std::vector<Case> cases = {
+      {{"--nproc-per-node", "gpu"}, {"init"}, fakes(2), {on(0, 0, 0), on(1, 1, 1)}, "2 ranks (1 per GPU, 2 visible)"},
+      {{"--devices", "3," + uuid_of(1)}, {"init"}, fakes(4), {on(0, 0, 3), on(1, 1, 1)}},
+      {{"--devices", "1"}, {"init"}, fakes(4, {{"CUDA_VISIBLE_DEVICES", "0,2"}}), {on(0, 0, 2)}},
+      {{"-n", "1"}, {"choose", "2"}, fakes(4), {on(0, 0, 2)}},
+      {{"-n", "1"}, {"index", "3"}, fakes(4), {on(0, 3, 3)}},
+      {{"-n", "2"}, {"cpu"}, fakes(4), {"CUDA was not touched", "CUDA was not touched"}},
+      {{"--devices", "1", "-n", "3", "--oversubscribe-gpu"},
+       {"init"},
+       fakes(2),
+       {on(0, 0, 1), on(1, 0, 1), on(2, 0, 1)},
+       "for correctness, not for speed"},
+      {{"-n", "2"}, {"auto"}, fakes(2), {on(0, 0, 0), on(1, 1, 1)}},
+      {{"-n", "1"}, {"auto"}, fakes(2), {on(0, 0, 0)}},
+  };
+  for (const Case& one : cases) {
+    const auto result = launch(one.flags, one.actions, one.variables);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(said(result), one.ranks);
+    expect_text(result.err, {one.log});
+  }
 }
 
-TEST(Gpus, DevicesCountWithinWhatIsVisible) {
-  const auto result = launch({"--devices", "1"}, {"init"}, fakes(4, {{"CUDA_VISIBLE_DEVICES", "0,2"}}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 2)));
-}
-
-TEST(Gpus, AProgramsOwnChoiceBeforeItJoinsIsObeyed) {
-  const auto result = launch({"-n", "1"}, {"choose", "2"}, fakes(4));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 2)));
-}
-
-TEST(Gpus, AnIndexIsTakenAsItIs) {
-  const auto result = launch({"-n", "1"}, {"index", "3"}, fakes(4));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(said(result), ElementsAre(on(0, 3, 3)));
-}
-
-TEST(Gpus, TrainingOnTheCpuNeverTouchesCuda) {
-  const auto result = launch({"-n", "2"}, {"cpu"}, fakes(4));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(said(result), ElementsAre("CUDA was not touched", "CUDA was not touched"));
-}
-
-TEST(Gpus, MoreRanksThanGpusAreRefusedByEachRank) {
-  const auto result = launch({"-n", "3"}, {"init"}, fakes(2));
-  EXPECT_EQ(result.exit_code, 1);
-  expect_text(result.err,
+TEST(Gpus, TooManyRanksAreRefusedByThemAndByTheLauncher) {
+  const auto by_ranks = launch({"-n", "3"}, {"init"}, fakes(2));
+  EXPECT_EQ(by_ranks.exit_code, 1);
+  expect_text(by_ranks.err,
               {"3 ranks of this host see 2 GPUs", "local ranks 0 and 2", uuid_of(0), "--oversubscribe-gpu"});
-}
-
-TEST(Gpus, TheLauncherRefusesMoreRanksThanDevices) {
-  const auto result = launch({"--devices", "0,1", "-n", "3"}, {"init"}, fakes(2));
-  EXPECT_EQ(result.exit_code, 2);
-  expect_text(result.err, {"3 ranks for 2 GPUs, so ranks 0 and 2 would share GPU 0"});
-}
-
-TEST(Gpus, OversubscribedRanksShare) {
-  const auto result = launch({"--devices", "1", "-n", "3", "--oversubscribe-gpu"}, {"init"}, fakes(2));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_text(result.err, {"for correctness, not for speed"});
-  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 1), on(1, 0, 1), on(2, 0, 1)));
+  const auto by_launcher = launch({"--devices", "0,1", "-n", "3"}, {"init"}, fakes(2));
+  EXPECT_EQ(by_launcher.exit_code, 2);
+  expect_text(by_launcher.err, {"3 ranks for 2 GPUs, so ranks 0 and 2 would share GPU 0"});
 }
 
 TEST(Gpus, WithoutADriverTheReasonIsSaid) {
-  auto variables = fakes(0);
-  variables["LOCKSTEP_FAKE_GPUS"] = "none";
-  const auto refused = launch({"--devices", "0"}, {"init"}, variables);
+  const auto refused = launch({"--devices", "0"}, {"init"}, without_a_driver());
   EXPECT_EQ(refused.exit_code, 2);
   expect_text(refused.err, {"this host has no GPU", "no NVIDIA driver"});
-  const auto rank = launch({"-n", "1"}, {"init"}, variables);
+  const auto rank = launch({"-n", "1"}, {"init"}, without_a_driver());
   EXPECT_EQ(rank.exit_code, 1);
-  expect_text(last_word_of_rank(rank, "0"), {"device 'cuda' was asked for", "no NVIDIA driver", "--gpus all"});
-}
-
-TEST(Gpus, AutoIsTheGpuOfEachRankWhereAllHaveOne) {
-  const auto asked = launch({"-n", "2"}, {"auto"}, fakes(2));
-  EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  EXPECT_THAT(said(asked), ElementsAre(on(0, 0, 0), on(1, 1, 1)));
-  const auto alone = launch({"-n", "1"}, {"auto"}, fakes(2));
-  EXPECT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_THAT(said(alone), ElementsAre(on(0, 0, 0)));
+  expect_text(rank.err, {"device 'cuda' was asked for", "no NVIDIA driver", "--gpus all"});
 }
 
 TEST(Gpus, AutoIsTheCpuForAllWhereOneRankHasNoGpuAndTheReasonIsSaid) {
@@ -127,9 +104,7 @@ TEST(Gpus, AutoIsTheCpuForAllWhereOneRankHasNoGpuAndTheReasonIsSaid) {
   EXPECT_EQ(few.exit_code, 0) << few.err;
   EXPECT_THAT(said(few), Contains(on_cpu[1]).Times(1));
   expect_text(few.err, {"device cpu (auto; ", "3 ranks of this host see 2 GPUs"});
-  auto variables = fakes(0);
-  variables["LOCKSTEP_FAKE_GPUS"] = "none";
-  const auto none = launch({"-n", "2"}, {"auto"}, variables);
+  const auto none = launch({"-n", "2"}, {"auto"}, without_a_driver());
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(said(none), ElementsAreArray(on_cpu));
   expect_text(none.err, {"device cpu (auto; ", "no NVIDIA driver"});
@@ -178,26 +153,21 @@ TEST(DoctorOfGpus, ReportsTwoTogether) {
   EXPECT_LE(lines_of(result.out).size(), 24u) << "it is one screen";
 }
 
-TEST(DoctorOfGpus, NamesTheOneWhoseSumsAreWrong) {
-  const auto result = doctor_of_gpus(3, "all_reduce=wrong:gpu1");
-  EXPECT_EQ(result.exit_code, 1) << result.out;
-  expect_text(result.out, {"PROBLEM: GPU 1 has a wrong sum: element 65535 of 65536 is ", "don't train together"});
-}
-
-TEST(DoctorOfGpus, SaysWhyTheJobEndsEarly) {
-  const auto result = doctor_of_gpus(3, "all_reduce=hang:gpu1", {"--probe-timeout", "12"});
-  EXPECT_EQ(result.exit_code, 1) << result.out;
-  expect_text(result.out, {"PROBLEM: the job did not finish: rank ", " timed out, elapsed 2 s of 2 s", "nccl-tests"});
+TEST(DoctorOfGpus, SaysWhatIsWrongWithOne) {
+  const auto wrong = doctor_of_gpus(3, "all_reduce=wrong:gpu1");
+  EXPECT_EQ(wrong.exit_code, 1) << wrong.out;
+  expect_text(wrong.out, {"PROBLEM: GPU 1 has a wrong sum: element 65535 of 65536 is ", "don't train together"});
+  const auto hangs = doctor_of_gpus(3, "all_reduce=hang:gpu1", {"--probe-timeout", "12"});
+  EXPECT_EQ(hangs.exit_code, 1) << hangs.out;
+  expect_text(hangs.out, {"PROBLEM: the job did not finish: rank ", " timed out, elapsed 2 s of 2 s", "nccl-tests"});
 }
 
 TEST(DoctorOfGpus, SaysWhereThereIsNoneOrOnlyOne) {
   const auto one = doctor_of_gpus(1);
   EXPECT_EQ(one.exit_code, 1);
   expect_text(one.out, {"PROBLEM: a single GPU exchanges nothing: Fake GPU"});
-  auto variables = fakes(0);
-  variables["LOCKSTEP_FAKE_GPUS"] = "none";
   const auto none =
-      Process({.command = {LOCKSTEP_PROGRAM, "doctor", "--gpus", "--json"}, .environment = variables}).wait();
+      Process({.command = {LOCKSTEP_PROGRAM, "doctor", "--gpus", "--json"}, .environment = without_a_driver()}).wait();
   EXPECT_EQ(none.exit_code, 1);
   expect_text(none.out, {"no NVIDIA driver", "\"ok\": false"});
 }

@@ -3,15 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -49,15 +47,41 @@ class Cuda : public ::testing::Test {
     }
     return "nothing was thrown";
   }
-  std::vector<float> look(const void* data, std::size_t count, StreamView stream) {
-    const auto pinned = cuda.allocate_pinned(count * sizeof(float), kGpu);
-    cuda.copy(pinned.get(), data, count * sizeof(float), stream);
+  // Bits of small, finite numbers in every type.
+  std::vector<std::byte> numbers(DType dtype, std::size_t count) {
+    std::vector<std::byte> bytes(count * size_of(dtype));
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random() % 0x70);
+    return bytes;
+  }
+  std::shared_ptr<void> on_device(std::span<const std::byte> bytes, StreamView stream) {
+    const auto pinned = cuda.allocate_pinned(bytes.size(), kGpu);
+    std::memcpy(pinned.get(), bytes.data(), bytes.size());
+    auto memory = cuda.allocate(bytes.size(), stream);
+    cuda.copy(memory.get(), pinned.get(), bytes.size(), stream);
+    return memory;
+  }
+  template <typename T = std::byte>
+  std::vector<T> on_host(const void* data, std::size_t count, StreamView stream) {
+    const auto pinned = cuda.allocate_pinned(count * sizeof(T), kGpu);
+    cuda.copy(pinned.get(), data, count * sizeof(T), stream);
     cuda.synchronize(stream, soon());
-    std::vector<float> values(count);
-    std::memcpy(values.data(), pinned.get(), count * sizeof(float));
-    return values;
+    const auto* const begin = static_cast<const T*>(pinned.get());
+    return {begin, begin + count};
+  }
+  // Holds a stream up until let() is called.
+  void stall(StreamView stream) {
+    ASSERT_EQ(cudaSetDevice(stream.device.index), cudaSuccess);
+    ASSERT_EQ(fake_cuda::enqueue(static_cast<cudaStream_t>(stream.handle), "stall", [flag = go] { flag->wait(false); },
+                                 {}, {}),
+              cudaSuccess);
+  }
+  void let() {
+    *go = true;
+    go->notify_all();
   }
 
+  const std::shared_ptr<std::atomic<bool>> go = std::make_shared<std::atomic<bool>>(false);
+  std::mt19937 random{7};
   std::optional<fake_cuda::Violations> collector{std::in_place};
   DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
 };
@@ -73,6 +97,15 @@ TEST_F(Cuda, SaysWhatIsThere) {
   EXPECT_EQ(info.major, 9);
   EXPECT_GE(info.runtime_version, 12040);
   EXPECT_EQ(&device_runtime(DeviceKind::cuda), &cuda);
+  // A context costs hundreds of megabytes on its device.
+  cuda.info({DeviceKind::cuda, 6});
+  cuda.counters();
+  EXPECT_EQ(fake_cuda::devices_with_context().count(6), 0u);
+  const Stream elsewhere(kOther);
+  const auto data = cuda.allocate(64, elsewhere);
+  EXPECT_EQ(cuda.place_of(data.get(), kGpu), kOther);
+  EXPECT_EQ(cuda.place_of(cuda.allocate_pinned(64, kGpu).get(), kGpu), DeviceId{});
+  EXPECT_EQ(cuda.place_of(&elsewhere, kGpu), DeviceId{});
 }
 
 TEST_F(Cuda, RefusesADeviceThatIsNotThere) {
@@ -97,7 +130,7 @@ TEST_F(Cuda, CopiesInTheStreamsOrderWithoutWaiting) {
   EXPECT_EQ(fake_cuda::host_synchronisations(), synchronisations);
   stream.synchronize(soon());
   EXPECT_TRUE(done.reached());
-  const std::vector<float> values = look(device.get(), 3, stream);
+  const std::vector<float> values = on_host<float>(device.get(), 3, stream);
   EXPECT_EQ(std::bit_cast<std::uint32_t>(values[0]), 0x01010101u);
   EXPECT_EQ(values[1], 0.0f);
   EXPECT_EQ(std::bit_cast<std::uint32_t>(values[2]), 0x01010101u);
@@ -110,103 +143,60 @@ TEST_F(Cuda, ACopyFromPageableMemoryCountsAsAWait) {
   const std::int64_t before = cuda.counters().host_waits;
   cuda.copy(device.get(), values.data(), 64, stream);
   EXPECT_EQ(cuda.counters().host_waits, before + 1);
-  EXPECT_EQ(look(device.get(), 16, stream), values);
+  EXPECT_EQ(on_host<float>(device.get(), 16, stream), values);
 }
 
-TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
-  Stream stream(kGpu);
+TEST_F(Cuda, PutsAndDividesInTheStreamsOrder) {
+  constexpr std::int64_t kCount = 37;
+  const Stream stream(kGpu);
   const auto word = cuda.allocate(8, stream);
   auto* const divisor = static_cast<std::int64_t*>(word.get());
-  std::mt19937 random(7);
+  struct Case {
+    std::optional<std::int64_t> by;
+    OverZero over_zero;
+    double factor = 1;
+  };
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
-    for (const auto& [by, over_zero] : std::vector<std::pair<std::int64_t, OverZero>>{{0, OverZero::stays},
-                                                                                      {0, OverZero::is_zero},
-                                                                                      {1, OverZero::is_zero},
-                                                                                      {3, OverZero::stays},
-                                                                                      {7, OverZero::is_zero}}) {
-      constexpr std::int64_t kCount = 37;
-      const std::size_t bytes = kCount * size_of(dtype);
-      const auto host = cuda.allocate_pinned(bytes, kGpu);
-      std::vector<std::byte> wanted(bytes);
-      // Bits of small, finite numbers in every type.
-      for (auto& byte : wanted) byte = static_cast<std::byte>(random() % 0x70);
-      std::memcpy(host.get(), wanted.data(), bytes);
-      divide_on_host(wanted.data(), kCount, dtype, by, over_zero);
-      const auto data = cuda.allocate(bytes, stream);
-      cuda.copy(data.get(), host.get(), bytes, stream);
-      cuda.put(divisor, by, stream);
-      cuda.divide({data.get(), kCount, dtype, kGpu}, 1, divisor, over_zero, stream);
-      cuda.copy(host.get(), data.get(), bytes, stream);
-      stream.synchronize(soon());
-      EXPECT_EQ(std::memcmp(host.get(), wanted.data(), bytes), 0) << name_of(dtype) << " over " << by;
+    for (const Case& one : {Case{0, OverZero::stays}, Case{0, OverZero::is_zero}, Case{1, OverZero::is_zero},
+                            Case{3, OverZero::stays}, Case{7, OverZero::is_zero}, Case{3, OverZero::is_zero, 8},
+                            Case{{}, OverZero::is_zero, 0.25}, Case{{}, OverZero::is_zero}}) {
+      auto wanted = numbers(dtype, kCount);
+      const auto data = on_device(wanted, stream);
+      divide_on_host(wanted.data(), kCount, dtype, one.by.value_or(1), one.over_zero, one.factor);
+      cuda.put(divisor, one.by.value_or(-1), stream);
+      cuda.divide({data.get(), kCount, dtype, kGpu}, one.factor, one.by ? divisor : nullptr, one.over_zero, stream);
+      EXPECT_EQ(on_host(data.get(), wanted.size(), stream), wanted)
+          << name_of(dtype) << " over " << one.by.value_or(-1) << " by " << one.factor;
     }
   }
   cuda.divide({nullptr, 0, DType::f32, kGpu}, 1, divisor, OverZero::is_zero, stream);
 }
 
-TEST_F(Cuda, MultipliesBeforeItDividesByWhatThereIs) {
-  Stream stream(kGpu);
-  const auto word = cuda.allocate(8, stream);
-  auto* const divisor = static_cast<std::int64_t*>(word.get());
-  cuda.put(divisor, 3, stream);
-  const auto data = cuda.allocate(16, stream);
-  const auto host = cuda.allocate_pinned(16, kGpu);
-  const auto after = [&](double factor, const std::int64_t* by) {
-    std::memcpy(host.get(), std::array{1.0f, -5.0f, 0.1f, 7.0f}.data(), 16);
-    cuda.copy(data.get(), host.get(), 16, stream);
-    cuda.divide({data.get(), 4, DType::f32, kGpu}, factor, by, OverZero::is_zero, stream);
-    return look(data.get(), 4, stream);
-  };
-  EXPECT_EQ(after(0.25, nullptr), (std::vector{0.25f, -1.25f, 0.1f / 4, 1.75f}));
-  EXPECT_EQ(after(8, divisor), (std::vector{8.0f / 3, -40.0f / 3, 0.1f * 8 / 3, 56.0f / 3}));
-  EXPECT_EQ(after(1, nullptr), (std::vector{1.0f, -5.0f, 0.1f, 7.0f}));
-}
-
 TEST_F(Cuda, ConvertsAndAddsRowsInTheStreamsOrder) {
   constexpr std::int64_t kCount = 301;
-  Stream stream(kGpu);
-  std::mt19937 random(7);
-  const auto on_device = [&](const std::vector<std::byte>& bytes) {
-    const auto pinned = cuda.allocate_pinned(bytes.size(), kGpu);
-    std::memcpy(pinned.get(), bytes.data(), bytes.size());
-    const auto memory = cuda.allocate(bytes.size(), stream);
-    cuda.copy(memory.get(), pinned.get(), bytes.size(), stream);
-    return memory;
-  };
-  const auto on_host = [&](const void* data, std::size_t bytes) {
-    const auto pinned = cuda.allocate_pinned(bytes, kGpu);
-    cuda.copy(pinned.get(), data, bytes, stream);
-    stream.synchronize(soon());
-    const auto* const begin = static_cast<const std::byte*>(pinned.get());
-    return std::vector<std::byte>(begin, begin + bytes);
-  };
-  const auto numbers = [&](DType dtype, std::size_t rows) {
-    std::vector<std::byte> bytes(rows * kCount * size_of(dtype));
-    for (auto& byte : bytes) byte = static_cast<std::byte>(random() % 0x70);
-    return bytes;
-  };
+  const Stream stream(kGpu);
   for (const DType half : {DType::bf16, DType::f16}) {
     for (const DType wide : {DType::f32, DType::f64}) {
       for (const auto& [from, to] : {std::pair(wide, half), std::pair(half, wide)}) {
-        std::vector<std::byte> given = numbers(from, 1), wanted(kCount * size_of(to));
+        std::vector<std::byte> given = numbers(from, kCount), wanted(kCount * size_of(to));
         convert_on_host({given.data(), kCount, from}, {wanted.data(), kCount, to});
-        const auto source = on_device(given);
+        const auto source = on_device(given, stream);
         const auto result = cuda.allocate(wanted.size(), stream);
         cuda.convert({source.get(), kCount, from, kGpu}, {result.get(), kCount, to, kGpu}, stream);
-        EXPECT_EQ(on_host(result.get(), wanted.size()), wanted) << name_of(from) << " to " << name_of(to);
+        EXPECT_EQ(on_host(result.get(), wanted.size(), stream), wanted) << name_of(from) << " to " << name_of(to);
       }
     }
   }
   // ((0+1)+(2+3))+5, row 4 is padding.
   const std::vector<std::uint8_t> merges{0, 1, 0, 2, kSkippedRow, 1};
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
-    std::vector<std::byte> given = numbers(dtype, merges.size());
+    std::vector<std::byte> given = numbers(dtype, merges.size() * kCount);
     const auto row = static_cast<std::ptrdiff_t>(kCount * size_of(dtype));
-    const auto rows = on_device(given);
+    const auto rows = on_device(given, stream);
     const BufferView third(static_cast<std::byte*>(rows.get()) + 2 * row, kCount, dtype, kGpu);
     sum_rows_on_host(given.data(), row, merges, {given.data() + 2 * row, kCount, dtype});
     cuda.sum_rows(rows.get(), row, merges, third, stream);
-    EXPECT_EQ(on_host(rows.get(), given.size()), given) << name_of(dtype);
+    EXPECT_EQ(on_host(rows.get(), given.size(), stream), given) << name_of(dtype);
   }
   const BufferView none(nullptr, 0, DType::f32, kGpu);
   const auto refused = [&](const std::vector<std::uint8_t>& of) {
@@ -217,28 +207,21 @@ TEST_F(Cuda, ConvertsAndAddsRowsInTheStreamsOrder) {
   std::vector<std::uint8_t> many(kMostSummedRows + 1, 1);
   many[0] = 0;
   EXPECT_THAT(refused(many), HasSubstr("sum_rows of 2049 rows on cuda:0: a kernel takes at most 2048"));
-  EXPECT_THAT(refusal([&] {
-                cuda.convert(none, {nullptr, 0, DType::f64, kGpu}, stream);
-              }),
-              HasSubstr("convert of 0 float32 to 0 float64"));
+  const BufferView other(nullptr, 0, DType::f64, kGpu);
+  EXPECT_THAT(refusal([&] { cuda.convert(none, other, stream); }), HasSubstr("convert of 0 float32 to 0 float64"));
 }
 
 TEST_F(Cuda, FindsTheFirstNumberThatIsNoneInTheStreamsOrder) {
   Stream stream(kGpu);
   const auto word = cuda.allocate(8, stream);
   auto* const first = static_cast<std::int64_t*>(word.get());
-  const auto result = cuda.allocate_pinned(8, kGpu);
-  const auto host = cuda.allocate_pinned(37 * 8, kGpu);
-  const auto data = cuda.allocate(37 * 8, stream);
-  const auto found = [&](DType dtype, std::size_t at, std::vector<std::uint8_t> bits) {
-    std::memset(host.get(), 0, 37 * 8);
-    std::memcpy(static_cast<std::byte*>(host.get()) + at * size_of(dtype), bits.data(), bits.size());
-    cuda.copy(data.get(), host.get(), 37 * 8, stream);
+  const auto found = [&](DType dtype, std::size_t at, const std::vector<std::uint8_t>& bits) {
+    std::vector<std::byte> bytes(37 * 8);
+    std::memcpy(&bytes[at * size_of(dtype)], bits.data(), bits.size());
+    const auto data = on_device(bytes, stream);
     cuda.put(first, kAllFinite, stream);
     cuda.first_not_finite({data.get(), 37, dtype, kGpu}, first, stream);
-    cuda.copy(result.get(), first, 8, stream);
-    stream.synchronize(soon());
-    return *static_cast<const std::int64_t*>(result.get());
+    return on_host<std::int64_t>(first, 1, stream)[0];
   };
   EXPECT_EQ(found(DType::f32, 36, {0, 0, 0x80, 0xff}), 2 * 36 + 1);
   EXPECT_EQ(found(DType::f32, 0, {1, 0, 0x80, 0x7f}), 0);
@@ -258,11 +241,7 @@ TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
   const auto data = cuda.allocate(64, stream);
   const auto divisor = cuda.allocate(sizeof(std::int64_t), stream);
   cuda.zero(data.get(), 64, stream);
-  const auto go = std::make_shared<std::atomic<bool>>(false);
-  ASSERT_EQ(cudaSetDevice(fresh.index), cudaSuccess);
-  ASSERT_EQ(
-      fake_cuda::enqueue(static_cast<cudaStream_t>(busy.view().handle), "stall", [go] { go->wait(false); }, {}, {}),
-      cudaSuccess);
+  stall(busy);
   std::atomic<bool> launched{false};
   std::thread launcher([&] {
     cuda.put(static_cast<std::int64_t*>(divisor.get()), 2, stream);
@@ -279,8 +258,7 @@ TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
   const Deadline limit = soon();
   while (!launched && !limit.expired()) std::this_thread::yield();
   EXPECT_TRUE(launched);
-  *go = true;
-  go->notify_all();
+  let();
   launcher.join();
   busy.synchronize(soon());
   stream.synchronize(soon());
@@ -325,34 +303,25 @@ TEST_F(Cuda, TimedEventsMeasureTheDevice) {
 TEST_F(Cuda, AFreshEventHasNoMark) {
   Stream stalled(kGpu);
   Stream free(kGpu);
-  auto go = std::make_shared<std::atomic<bool>>(false);
   const std::int64_t made = fake_cuda::calls("cudaEventCreateWithFlags");
   for (int i = 0; i < 3; ++i) {
     Event event(kGpu, true);
     EXPECT_TRUE(event.reached());
     event.block(free);
     EXPECT_THAT(refusal([&] { event.elapsed_since(event); }), HasSubstr("never recorded"));
-    if (i == 0) {
-      ASSERT_EQ(fake_cuda::enqueue(static_cast<cudaStream_t>(stalled.view().handle), "stall", [go] { go->wait(false); },
-                                   {}, {}),
-                cudaSuccess);
-    }
+    if (i == 0) stall(stalled);
     event.record(stalled);
     EXPECT_FALSE(event.reached());
   }
   EXPECT_LE(fake_cuda::calls("cudaEventCreateWithFlags"), made + 1);
   free.synchronize(soon());
-  *go = true;
-  go->notify_all();
+  let();
   stalled.synchronize(soon());
 }
 
 TEST_F(Cuda, AWaitEndsAtItsDeadline) {
-  auto go = std::make_shared<std::atomic<bool>>(false);
   Stream stream(kGpu);
-  ASSERT_EQ(
-      fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "stall", [go] { go->wait(false); }, {}, {}),
-      cudaSuccess);
+  stall(stream);
   Event after(kGpu);
   after.record(stream);
   const std::int64_t waits = cuda.counters().host_waits;
@@ -360,8 +329,7 @@ TEST_F(Cuda, AWaitEndsAtItsDeadline) {
   EXPECT_THAT(refusal([&] { after.synchronize(Deadline::after(1ms)); }), HasSubstr("has not ended"));
   EXPECT_FALSE(after.reached());
   EXPECT_EQ(cuda.counters().host_waits, waits + 2);
-  *go = true;
-  go->notify_all();
+  let();
   after.synchronize(soon());
   stream.synchronize(soon());
 }
@@ -467,46 +435,21 @@ TEST_F(Cuda, AThreadWithoutAContextStaysWithTheDeviceItCameTo) {
   }).join();
 }
 
-// Each costs hundreds of megabytes on its device.
-TEST_F(Cuda, NoQuestionBringsUpAContext) {
-  const DeviceId idle{DeviceKind::cuda, 6};
-  cuda.info(idle);
-  cuda.counters();
-  EXPECT_EQ(fake_cuda::devices_with_context().count(idle.index), 0u);
-}
-
-TEST_F(Cuda, SaysWhereMemoryIs) {
-  Stream elsewhere(kOther);
-  const auto data = cuda.allocate(64, elsewhere);
-  EXPECT_EQ(cuda.place_of(data.get(), kGpu), kOther);
-  EXPECT_EQ(cuda.place_of(cuda.allocate_pinned(64, kGpu).get(), kGpu), DeviceId{});
-  EXPECT_EQ(cuda.place_of(&elsewhere, kGpu), DeviceId{});
-}
-
 TEST_F(Cuda, AStreamsWorkGoesOnWhenItsOwnerHasGone) {
-  const auto go = std::make_shared<std::atomic<bool>>(false);
-  const auto ran = std::make_shared<std::atomic<bool>>(false);
   void* handle = nullptr;
   Event after(kGpu);
   {
     Stream stream(kGpu);
     handle = stream.view().handle;
-    ASSERT_EQ(fake_cuda::enqueue(static_cast<cudaStream_t>(handle), "late",
-                                 [go, ran] {
-                                   go->wait(false);
-                                   *ran = true;
-                                 },
-                                 {}, {}),
-              cudaSuccess);
+    stall(stream);
     after.record(stream);
   }
   // One that is busy is not given out again.
   Stream next(kGpu);
   EXPECT_NE(next.view().handle, handle);
-  *go = true;
-  go->notify_all();
+  EXPECT_FALSE(after.reached());
+  let();
   after.synchronize(soon());
-  EXPECT_TRUE(*ran);
 }
 
 }  // namespace

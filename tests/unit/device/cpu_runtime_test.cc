@@ -218,6 +218,15 @@ TEST(Divide, RoundsFloatsOnceAndTruncatesIntegers) {
   EXPECT_THAT(extreme, ElementsAre(std::numeric_limits<std::int64_t>::min(), -5));
 }
 
+TEST(Divide, MultipliesBeforeItDivides) {
+  std::vector<float> values = {1.0f, -5.0f, 0.1f};
+  divide_on_host(values.data(), 3, DType::f32, 3, OverZero::is_zero, 8);
+  EXPECT_THAT(values, ElementsAre(8.0f / 3, -40.0f / 3, 0.1f * 8 / 3));
+  values = {1.0f, -5.0f, 0.1f};
+  divide_on_host(values.data(), 3, DType::f32, 1, OverZero::is_zero, 0.25);
+  EXPECT_THAT(values, ElementsAre(0.25f, -1.25f, 0.1f / 4));
+}
+
 TEST(Divide, OverZeroLeavesEverythingAsItIs) {
   std::vector<float> values = {1.5f, -2.0f};
   divide_on_host(values.data(), 2, DType::f32, 0);
