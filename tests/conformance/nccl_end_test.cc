@@ -3,7 +3,6 @@
 // threads, over the fakes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <latch>
@@ -15,9 +14,7 @@
 #include "runtime/comm/nccl/compute_ahead.h"
 #include "runtime/comm/nccl/detachable_call.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/memory.h"
-#include "tests/fakes/cudart/fake_cuda.h"
-#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/conformance/nccl_gpu.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
 
@@ -28,66 +25,54 @@ using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
 
 // Puts a kernel into a stream that writes an arena.
-void compute(
+void use(
     StreamView stream, const Arena& arena, std::function<void()> run = [] {}) {
-  fake_cuda::enqueue(static_cast<cudaStream_t>(stream.handle), "a kernel of the program", std::move(run), {},
-                     {{arena.data, arena.bytes}});
+  launch(stream, {arena.data, arena.bytes}, std::move(run));
 }
 
-class NcclEnd : public ::testing::Test {
+class NcclEnd : public NcclTest {
  protected:
-  void SetUp() override {
-    ::unsetenv("LOCKSTEP_CHECK_COLLECTIVES");
-    fake_nccl::take_calls();
-  }
   void TearDown() override {
     set_log_sink({});
-    fake_nccl::heal();
-    fake_cuda::heal();
     ::unsetenv("LOCKSTEP_FAILURE_WATCHDOG");
-    ::setenv("LOCKSTEP_CHECK_COLLECTIVES", "1", 1);
-    EXPECT_EQ(of_nccl_.take(), std::vector<std::string>{});
-    EXPECT_EQ(of_cuda_.take(), std::vector<std::string>{});
+    NcclTest::TearDown();
   }
-  // How often the fake was called so since the test began.
-  std::int64_t calls(const std::string& line) {
-    for (std::string& call : fake_nccl::take_calls()) calls_.push_back(std::move(call));
-    return std::count(calls_.begin(), calls_.end(), line);
+  void watchdog_of(const char* seconds) { ::setenv("LOCKSTEP_FAILURE_WATCHDOG", seconds, 1); }
+  // Until the fake has been called so.
+  void wait_for(const std::string& line) {
+    wait_until([&] { return calls(line) > 0; });
   }
-
- private:
-  fake_nccl::Violations of_nccl_;
-  fake_cuda::Violations of_cuda_;
-  std::vector<std::string> calls_;
+  // From now on a warning with all of these is noted.
+  void listen_for(std::vector<std::string> parts) {
+    set_log_sink([this, parts = std::move(parts)](LogLevel level, std::string_view text) {
+      const auto has = [&](const std::string& part) { return text.find(part) != text.npos; };
+      if (level == LogLevel::warn && std::all_of(parts.begin(), parts.end(), has)) said_ = true;
+    });
+  }
+  std::atomic<bool> said_{false};
 };
 
 // The fakes see each use that the host has not waited for, whenever the kernel runs.
-void drop_arenas_that_are_in_use() {
-  run_ranks(2, [](Group group) {
-    const Stream stream(group->device());
-    for (int round = 0; round < 3; ++round) compute(stream, group->allocate(4096));
-    Arena kept = group->allocate(4096);
-    compute(stream, group->allocate(4096));
-    group.reset();
-    compute(stream, kept);
-  });
-}
-
 TEST_F(NcclEnd, ArenasGoBackBehindTheKernelsThatUseThem) {
-  drop_arenas_that_are_in_use();
-  EXPECT_EQ(calls("mem_free"), 10);
-}
-
-TEST_F(NcclEnd, SoDoThoseThatAreNotNccls) {
-  fake_nccl::inject("mem_alloc=error");
-  drop_arenas_that_are_in_use();
+  for (const bool are_nccls : {true, false}) {
+    if (!are_nccls) fake_nccl::inject("mem_alloc=error");
+    run_ranks(2, [](Group group) {
+      const Stream stream(group->device());
+      for (int round = 0; round < 3; ++round) use(stream, group->allocate(4096));
+      Arena kept = group->allocate(4096);
+      use(stream, group->allocate(4096));
+      group.reset();
+      use(stream, kept);
+    });
+    EXPECT_EQ(calls("mem_free"), 10);
+  }
 }
 
 TEST_F(NcclEnd, AKernelThatTakesLongIsNoReasonToEndTheProcess) {
-  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  watchdog_of("1");
   run_ranks(2, [](Group group) {
     const Stream stream(group->device());
-    compute(stream, group->allocate(4096), [] { std::this_thread::sleep_for(1300ms); });
+    use(stream, group->allocate(4096), [] { std::this_thread::sleep_for(1300ms); });
     group.reset();
   });
   EXPECT_EQ(calls("rank 0: destroy"), 1);
@@ -95,40 +80,31 @@ TEST_F(NcclEnd, AKernelThatTakesLongIsNoReasonToEndTheProcess) {
 }
 
 TEST_F(NcclEnd, ADestroyThatIsLateIsOnlySaid) {
-  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  watchdog_of("1");
   fake_nccl::inject("destroy=wait:rank1");
-  std::atomic<bool> said{false};
-  set_log_sink([&](LogLevel level, std::string_view text) {
-    const bool is_it = text.find("ncclCommDestroy of rank 1 (host ") != text.npos;
-    if (is_it && level == LogLevel::warn && text.find("has not returned in 1 s; the call waits") != text.npos)
-      said = true;
-  });
+  listen_for({"ncclCommDestroy of rank 1 (host ", "has not returned in 1 s; the call waits"});
   std::jthread healer([&] {
-    wait_until([&] { return said.load(); });
+    wait_until([&] { return said_.load(); });
     fake_nccl::heal();
   });
   run_ranks(2, [](const Group& group) { group->barrier().wait(); });
   healer.join();
-  EXPECT_TRUE(said);
+  EXPECT_TRUE(said_);
   EXPECT_EQ(calls("rank 1: abort"), 0);
 }
 
 // Rank 0's device is in the program's kernel when all have said goodbye, and rank 1 fails.
 TEST_F(NcclEnd, AFailureOnTheWayIsAnAbortAndNothingElse) {
   fake_nccl::inject("finalize=error:rank1");
-  std::atomic<bool> go{false};
+  Gate gate;
   std::jthread watcher([&] {
-    wait_until([&] { return calls("rank 0: abort") > 0; });
-    go = true;
+    wait_for("rank 0: abort");
+    gate.open();
   });
   run_ranks(2, [&](Group group) {
     const Stream stream(group->device());
     const Arena arena = group->allocate(4096);
-    if (group->rank() == 0) {
-      compute(stream, arena, [&] {
-        while (!go) std::this_thread::yield();
-      });
-    }
+    if (group->rank() == 0) use(stream, arena, gate.wait());
     group.reset();
   });
   watcher.join();
@@ -142,7 +118,7 @@ TEST_F(NcclEnd, AFailureOnTheWayIsAnAbortAndNothingElse) {
 
 // The program is unwound because its GPU is broken. Its group is the first that asks the GPU anything.
 TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
-  std::atomic<bool> heard{false};
+  Gate heard;
   const auto body = [&](const Group& group) {
     if (group->rank() == 1) {
       const auto fails = [&] {
@@ -150,24 +126,16 @@ TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
         return false;
       };
       expect_failure<PeerLost>([&] { wait_until(fails); }, {.kind = Cause::Kind::failed, .reporter = 0});
-      heard = true;
-      return;
+      return heard.open();
     }
-    const Stream stream(group->device());
-    group->set_stream(stream);
-    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
-    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that breaks the device",
-                       [&] {
-                         while (!heard) std::this_thread::yield();
-                       },
-                       {}, {{memory.get(), 400}});
+    const Gpu gpu(*group);
+    gpu.compute(heard.wait());
     // The other's device has nothing to do.
-    group->all_reduce(BufferView(memory.get(), 50, DType::f32, group->device())).wait_on(stream);
+    group->all_reduce(gpu.first).wait_on(gpu.stream);
     fake_cuda::inject("cudaEventQuery=700@1+");
     throw InvalidArgument("the program's own");
   };
   expect_text(error_of<InvalidArgument>([&] { run_ranks(2, body); }), {"the program's own"});
-  EXPECT_TRUE(heard);
   EXPECT_EQ(calls("rank 0: abort"), 1);
 }
 
@@ -175,13 +143,11 @@ TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
 TEST_F(NcclEnd, ABrokenDevicesCommunicatorIsAborted) {
   std::latch all_are_up(2);
   run_ranks(2, [&](const Group& group) {
-    const Stream stream(group->device());
-    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+    const Gpu gpu(*group);
     all_are_up.arrive_and_wait();
     if (group->rank() == 0) {
       fake_cuda::inject("operation=700@1");
-      fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that breaks the device", [] {}, {},
-                         {{memory.get(), 400}});
+      gpu.compute();
     }
     error_of<Error>([&] {
       for (;;) group->barrier().wait();
@@ -191,28 +157,38 @@ TEST_F(NcclEnd, ABrokenDevicesCommunicatorIsAborted) {
   EXPECT_EQ(calls("rank 1: abort"), 1);
 }
 
-// The abort comes back behind the program's own kernels, and nothing is wrong with these.
+// The abort comes back behind the program's own kernels, and nothing is wrong with these; or before them, where a
+// program is some slow steps ahead.
 TEST_F(NcclEnd, TheTimeOfWhatIsComputedIsNotTheAborts) {
-  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
-  std::atomic<bool> computed{false};
-  run_ranks(1, [&](Group group) {
-    const Stream stream(group->device());
-    group->set_stream(stream);
-    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
-    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a slow step of the program",
-                       [&] {
-                         wait_until([&] { return calls("rank 0: abort") > 0; });
-                         std::this_thread::sleep_for(2300ms);  // what it computes
-                         computed = true;
-                       },
-                       {}, {{memory.get(), 400}});
-    const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
-    work.wait_on(stream);
-    group->abort("another rank died");
-    EXPECT_EQ(error_of<PeerLost>([&] { work.wait(); }), "another rank died");
-    group.reset();
-    EXPECT_TRUE(computed);
-  });
+  for (const bool comes_back_early : {false, true}) {
+    SCOPED_TRACE(comes_back_early);
+    forget_calls();
+    watchdog_of(comes_back_early ? "2" : "1");
+    if (comes_back_early) fake_nccl::inject("abort=early");
+    listen_for({"after the abort of rank 0 (host "});
+    std::atomic<bool> computed{false};
+    run_ranks(1, [&](Group group) {
+      const Gpu gpu(*group);
+      gpu.compute([&] {
+        if (comes_back_early) {
+          while (!said_) std::this_thread::yield();
+        } else {
+          wait_for("rank 0: abort");
+          std::this_thread::sleep_for(2300ms);  // what it computes
+        }
+        computed = true;
+      });
+      const Work work = group->all_reduce(gpu.first);
+      work.wait_on(gpu.stream);
+      group->abort("another rank died");
+      EXPECT_EQ(error_of<PeerLost>([&] { work.wait(); }), "another rank died");
+      if (comes_back_early) gpu.stream.synchronize(copy_deadline());
+      group.reset();
+      EXPECT_TRUE(computed);
+    });
+    EXPECT_EQ(said_, comes_back_early);
+    EXPECT_EQ(calls("rank 0: abort"), 1);
+  }
 }
 
 // As which the watchdog sees the program's kernels.
@@ -220,18 +196,12 @@ TEST_F(NcclEnd, ComputeAheadHasALimit) {
   DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
   const DeviceId device{DeviceKind::cuda, 0};
   const Stream stream(device);
-  std::atomic<bool> go{false};
+  Gate gate;
   const auto memory = runtime.allocate(400, stream);
-  const auto ready_behind = [&](std::function<void()> run) {
-    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel", std::move(run), {},
-                       {{memory.get(), 400}});
-    auto event = runtime.create_event(device, false);
-    runtime.record(event.get(), stream);
-    return std::vector<std::shared_ptr<void>>{event};
-  };
-  const auto hangs = ready_behind([&] {
-    while (!go) std::this_thread::yield();
-  });
+  launch(stream, {memory.get(), 400}, gate.wait());
+  const auto event = runtime.create_event(device, false);
+  runtime.record(event.get(), stream);
+  const std::vector<std::shared_ptr<void>> hangs{event};
   nccl::ComputeAhead nothing(runtime, device, {}, {.kernels = 60s, .question = 60s});
   EXPECT_TRUE(nothing.ended());
 
@@ -242,7 +212,7 @@ TEST_F(NcclEnd, ComputeAheadHasALimit) {
 
   nccl::ComputeAhead healthy(runtime, device, hangs, {.kernels = 60s, .question = 60s});
   EXPECT_FALSE(healthy.ended());
-  go = true;
+  gate.open();
   EXPECT_TRUE(wait_until([&] { return healthy.ended(); }));
   EXPECT_FALSE(healthy.took_too_long());
 
@@ -254,24 +224,18 @@ TEST_F(NcclEnd, ComputeAheadHasALimit) {
 
 // Nobody is left to wait for the collective, and no other rank to miss it.
 TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
-  std::atomic<bool> go{false};
+  Gate gate;
   std::jthread watcher([&] {
-    wait_until([&] { return calls("rank 0: abort") > 0; });
-    go = true;
+    wait_for("rank 0: abort");
+    gate.open();
   });
   run_ranks(1,
             [&](Group group) {
-              const Stream stream(group->device());
-              group->set_stream(stream);
-              const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
-              fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that never ends",
-                                 [&] {
-                                   while (!go) std::this_thread::yield();
-                                 },
-                                 {}, {{memory.get(), 400}});
-              const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
+              const Gpu gpu(*group);
+              gpu.compute(gate.wait());
+              const Work work = group->all_reduce(gpu.first);
               wait_until([&] { return work.end_mark() != nullptr; });  // whatever its deadline
-              work.wait_on(stream);
+              work.wait_on(gpu.stream);
               group.reset();
               expect_failure<Timeout>(
                   [&] { work.wait(); },
@@ -283,34 +247,6 @@ TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
   watcher.join();
   EXPECT_EQ(calls("rank 0: abort"), 1);
   EXPECT_EQ(calls("rank 0: destroy"), 0);
-}
-
-// A program some slow steps ahead, whose group fails: the abort comes back, and the device has still to compute.
-TEST_F(NcclEnd, AnAbortedProcessMayComputeForLonger) {
-  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "2", 1);
-  fake_nccl::inject("abort=early");
-  std::atomic<bool> said{false};
-  set_log_sink([&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::warn && text.find("after the abort of rank 0 (host ") != text.npos) said = true;
-  });
-  run_ranks(1, [&](Group group) {
-    const Stream stream(group->device());
-    group->set_stream(stream);
-    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
-    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a slow step of the program",
-                       [&] {
-                         while (!said) std::this_thread::yield();
-                       },
-                       {}, {{memory.get(), 400}});
-    const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
-    work.wait_on(stream);
-    group->abort("another rank died");
-    EXPECT_EQ(error_of<PeerLost>([&] { work.wait(); }), "another rank died");
-    device_runtime(DeviceKind::cuda).synchronize(stream.view(), copy_deadline());
-    group.reset();
-  });
-  EXPECT_TRUE(said);
-  EXPECT_EQ(calls("rank 0: abort"), 1);
 }
 
 TEST_F(NcclEnd, MemoryThatStaysRegisteredIsKept) {
@@ -331,7 +267,7 @@ TEST_F(NcclEnd, MemoryThatStaysRegisteredIsKept) {
 }
 
 TEST_F(NcclEnd, AStartThatComesBackTooLateIsAborted) {
-  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  watchdog_of("1");
   fake_nccl::inject("init=wait:rank1");
   error_of<Timeout>([] { run_ranks(2, [](const Group&) { FAIL(); }, {.start_timeout = 300ms}); });
   EXPECT_EQ(calls("rank 1: abort"), 0);

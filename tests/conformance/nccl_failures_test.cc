@@ -15,9 +15,7 @@
 #include "runtime/comm/nccl/api.h"
 #include "runtime/comm/nccl/meeting.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/memory.h"
-#include "tests/fakes/cudart/fake_cuda.h"
-#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/conformance/nccl_gpu.h"
 #include "tests/support/cause_of.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
@@ -28,23 +26,9 @@ namespace {
 using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
 
-bool contains(const std::vector<std::string>& lines, const std::string& line) {
-  return std::find(lines.begin(), lines.end(), line) != lines.end();
-}
-std::size_t place_of(const std::vector<std::string>& lines, const std::string& line) {
-  return static_cast<std::size_t>(std::find(lines.begin(), lines.end(), line) - lines.begin());
-}
-
-class Nccl : public ::testing::Test {
+// What comes of it in the ordinary mode.
+class Nccl : public NcclTest {
  protected:
-  // The suite of failures runs in checked mode; these see what comes of it in the ordinary one.
-  void SetUp() override { ::unsetenv("LOCKSTEP_CHECK_COLLECTIVES"); }
-  void TearDown() override {
-    fake_nccl::heal();
-    fake_cuda::heal();
-    ::setenv("LOCKSTEP_CHECK_COLLECTIVES", "1", 1);
-    EXPECT_EQ(violations_.take(), std::vector<std::string>{});
-  }
   // All ranks reduce until it fails; the cause, which is the same on each. The one with the number `hanging` has all
   // ranks in it before anybody looks at the clock.
   template <typename Error>
@@ -69,8 +53,6 @@ class Nccl : public ::testing::Test {
     for (const Cause& cause : causes) EXPECT_EQ(encode(cause), encode(causes[0]));
     return causes[0];
   }
-
-  fake_nccl::Violations violations_;
 };
 
 TEST_F(Nccl, ACommunicatorThatNeverComesUpIsATimeout) {
@@ -131,43 +113,36 @@ TEST_F(Nccl, NobodyHasToWaitForADeadlineToPass) {
   fake_nccl::inject("all_reduce=hang@2:rank1");
   run_ranks(2,
             [](const Group& group) {
-              const auto memory = device_runtime(DeviceKind::cuda).allocate(4000, group->stream());
-              device_runtime(DeviceKind::cuda).zero(memory.get(), 4000, group->stream());
-              const BufferView buffer(memory.get(), 1000, DType::f32, group->device());
-              for (int step = 0; step < 2; ++step) group->all_reduce(buffer).wait_on(group->stream());
+              const Gpu gpu(*group);
+              gpu.compute();
+              for (int step = 0; step < 2; ++step) group->all_reduce(gpu.first).wait_on(gpu.stream);
               const auto fails = [&] {
                 group->progress();
                 return false;
               };
               expect_failure<Timeout>([&] { wait_until(fails); }, {.kind = Cause::Kind::timeout, .sequence = 2});
               // The kernel has left with the abort, and the program's stream with it.
-              device_runtime(DeviceKind::cuda).synchronize(group->stream(), copy_deadline());
+              gpu.stream.synchronize(copy_deadline());
             },
             {.timeout = 1500ms});
 }
 
 // A kernel of the program's that takes long is no fault of the collective behind it.
 TEST_F(Nccl, TheTimeOfWhatIsNotComputedYetDoesNotCount) {
-  std::atomic<bool> computed{false};
+  Gate computed;
   std::atomic<int> looks{0};
   run_ranks(2,
             [&](const Group& group) {
-              const Stream compute(group->device());
-              group->set_stream(compute);
-              const auto memory = device_runtime(DeviceKind::cuda).allocate(400, compute);
-              fake_cuda::enqueue(static_cast<cudaStream_t>(group->stream().handle), "a long kernel",
-                                 [&] {
-                                   while (!computed) std::this_thread::yield();
-                                 },
-                                 {}, {{memory.get(), 400}});
-              Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
-              work.wait_on(group->stream());
+              const Gpu gpu(*group);
+              gpu.compute(computed.wait());
+              Work work = group->all_reduce(gpu.first);
+              work.wait_on(gpu.stream);
               const Deadline longer_than_the_timeout = Deadline::after(1300ms);
               while (!longer_than_the_timeout.expired()) {
                 group->progress();
                 std::this_thread::yield();
               }
-              if (++looks == 2) computed = true;
+              if (++looks == 2) computed.open();
               // From here on it has the group's timeout.
               work.wait(Deadline::after(60s));
             },
@@ -187,55 +162,48 @@ TEST_F(Nccl, DifferentOperationsThatHangAreNamedByTheTimeout) {
     });
   });
   expect_one_cause(causes, {.kind = Cause::Kind::mismatch, .sequence = 1});
-  const auto seen = violations_.take();
+  const auto seen = of_nccl_.take();
   ASSERT_FALSE(seen.empty());
   expect_text(seen[0], {"calls all_reduce 10 float32 sum", "calls broadcast 10 float32 root 0"});
 }
 
 TEST_F(Nccl, AFailedGroupIsAbortedAndNeverDestroyed) {
-  fake_nccl::take_calls();
   fake_nccl::inject("all_reduce=hang@2");
   cause_of_the_end<Timeout>(2, 2);
-  const auto calls = fake_nccl::take_calls();
   for (const char* rank : {"rank 0", "rank 1"}) {
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), rank + std::string(": abort")), 1);
-    EXPECT_FALSE(contains(calls, rank + std::string(": finalize")));
-    EXPECT_FALSE(contains(calls, rank + std::string(": destroy")));
+    EXPECT_EQ(calls(rank + std::string(": abort")), 1);
+    EXPECT_EQ(calls(rank + std::string(": finalize")), 0);
+    EXPECT_EQ(calls(rank + std::string(": destroy")), 0);
   }
 }
 
 TEST_F(Nccl, TheEndIsInOrder) {
-  fake_nccl::take_calls();
   run_ranks(2, [](const Group& group) {
     Arena arena = group->allocate(4096);
     const BufferView buffer(arena.data, 1024, DType::f32, group->device());
     group->all_reduce(buffer).wait_on(group->stream());  // and nobody waits on the host
   });
-  const auto calls = fake_nccl::take_calls();
   for (const std::string rank : {"rank 0: ", "rank 1: "}) {
-    std::vector<std::size_t> places;
+    std::vector<std::ptrdiff_t> places;
     for (const char* call : {"init", "register", "deregister", "finalize", "destroy"}) {
-      EXPECT_EQ(std::count(calls.begin(), calls.end(), rank + call), 1) << rank << call;
-      places.push_back(place_of(calls, rank + call));
+      EXPECT_EQ(calls(rank + call), 1) << rank << call;
+      places.push_back(place_of(rank + call));
     }
     EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
-    EXPECT_FALSE(contains(calls, rank + "abort"));
+    EXPECT_EQ(calls(rank + "abort"), 0);
   }
 }
 
 TEST_F(Nccl, AnEndThatHangsIsAborted) {
-  fake_nccl::take_calls();
   fake_nccl::inject("finalize=hang:rank1");
   run_ranks(2, [](const Group& group) { group->barrier().wait(); }, {.timeout = 2s});
-  const auto calls = fake_nccl::take_calls();
   for (const std::string rank : {"rank 0", "rank 1"}) {
-    EXPECT_TRUE(contains(calls, rank + ": abort"));
-    EXPECT_FALSE(contains(calls, rank + ": destroy"));
+    EXPECT_EQ(calls(rank + ": abort"), 1);
+    EXPECT_EQ(calls(rank + ": destroy"), 0);
   }
 }
 
 TEST_F(Nccl, WithoutItsOwnMemoryTheDevicesWillDo) {
-  fake_nccl::take_calls();
   fake_nccl::inject("mem_alloc=error");
   run_ranks(2, [](const Group& group) {
     Arena arena = group->allocate(4096);
@@ -245,38 +213,32 @@ TEST_F(Nccl, WithoutItsOwnMemoryTheDevicesWillDo) {
     download(group->stream(), std::as_writable_bytes(std::span(ones)), arena.data);
     EXPECT_EQ(std::count(ones.begin(), ones.end(), 2.0F), 1024);
   });
-  const auto calls = fake_nccl::take_calls();
-  EXPECT_FALSE(contains(calls, "rank 0: register"));
-  EXPECT_FALSE(contains(calls, "mem_free"));
+  EXPECT_EQ(calls("rank 0: register"), 0);
+  EXPECT_EQ(calls("mem_free"), 0);
 }
 
 TEST_F(Nccl, IfOneRankCannotRegisterNobodyDoes) {
-  fake_nccl::take_calls();
   fake_nccl::inject("register=error:rank1");
   run_ranks(2, [](const Group& group) {
     Arena arena = group->allocate(4096);
     group->all_reduce(BufferView(arena.data, 0, DType::f32, group->device())).wait();
   });
-  const auto calls = fake_nccl::take_calls();
-  EXPECT_LT(place_of(calls, "rank 0: register"), place_of(calls, "rank 0: deregister"));
-  EXPECT_LT(place_of(calls, "rank 0: deregister"), place_of(calls, "rank 0: all_reduce"));
-  EXPECT_FALSE(contains(calls, "rank 1: deregister"));
+  EXPECT_LT(place_of("rank 0: register"), place_of("rank 0: deregister"));
+  EXPECT_LT(place_of("rank 0: deregister"), place_of("rank 0: all_reduce"));
+  EXPECT_EQ(calls("rank 1: deregister"), 0);
 }
 
 TEST_F(Nccl, MemoryThatAllHaveDroppedIsGivenBackAtTheNextAllocation) {
-  fake_nccl::take_calls();
-  run_ranks(2, [](const Group& group) {
+  run_ranks(2, [&](const Group& group) {
     Arena dropped_by_all = group->allocate(4096);
     Arena dropped_by_one = group->allocate(4096);
     dropped_by_all = {};
     if (group->rank() == 0) dropped_by_one = {};
-    fake_nccl::take_calls();
     group->barrier().wait();
     Arena next = group->allocate(64);
     group->barrier().wait();
     if (group->rank() == 0) {
-      const auto calls = fake_nccl::take_calls();
-      EXPECT_EQ(std::count(calls.begin(), calls.end(), "mem_free"), 2) << "of one arena on two ranks";
+      EXPECT_EQ(calls("mem_free"), 2) << "of one arena on two ranks";
     }
     group->barrier().wait();
   });
@@ -316,17 +278,16 @@ TEST_F(Nccl, ACollectiveThatADeviceCannotStartFailsTheGroup) {
   std::latch refused(2);
   std::array<Cause, 2> causes;
   run_ranks(2, [&](const Group& group) {
-    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, group->stream());
-    device_runtime(DeviceKind::cuda).zero(memory.get(), 400, group->stream());
-    const BufferView buffer(memory.get(), 100, DType::f32, group->device());
+    const Gpu gpu(*group);
+    gpu.compute();
     ready.arrive_and_wait();
     if (group->rank() == 0) {
       fake_cuda::inject("cudaEventRecord=2");
-      expect_text(error_of<DeviceError>([&] { return group->all_reduce(buffer); }), {"cudaEventRecord"});
+      expect_text(error_of<DeviceError>([&] { return group->all_reduce(gpu.first); }), {"cudaEventRecord"});
       fake_cuda::heal();
     }
     refused.arrive_and_wait();
-    causes[static_cast<std::size_t>(group->rank())] = cause_of<PeerLost>([&] { group->all_reduce(buffer).wait(); });
+    causes[static_cast<std::size_t>(group->rank())] = cause_of<PeerLost>([&] { group->all_reduce(gpu.first).wait(); });
   });
   expect_one_cause(causes, {.kind = Cause::Kind::aborted, .rank = 0, .text = "cudaEventRecord"});
 }
@@ -334,10 +295,9 @@ TEST_F(Nccl, ACollectiveThatADeviceCannotStartFailsTheGroup) {
 TEST_F(Nccl, WeightsWhoseSumDoesNotFitAreRefused) {
   run_ranks(2, [](const Group& group) {
     std::vector<float> x(10, 1);
-    constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-    Work work = group->all_reduce(view(x), {.weight = group->rank() == 0 ? kMost : 1});
+    const std::int64_t weight = group->rank() == 0 ? std::numeric_limits<std::int64_t>::max() : 1;
     expect_failure<Mismatch>(
-        [&] { work.wait(); },
+        [&] { group->all_reduce(view(x), {.weight = weight}).wait(); },
         {.kind = Cause::Kind::mismatch, .sequence = 1, .text = "the weights add up to more than 2^63 - 1"});
   });
 }

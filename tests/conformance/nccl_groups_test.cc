@@ -46,8 +46,9 @@ class NcclGroups : public ::testing::Test {
     return make_group(name, backend, {0, 1}, rank, store_);
   }
 
- private:
   fake_nccl::Violations violations_;
+
+ private:
   const std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
 };
 
@@ -93,6 +94,23 @@ TEST_F(NcclGroups, LaunchInTheProgramsOrder) {
       for (Reduction& reduction : pending) reduction.check();
     });
   }
+}
+
+// What the program does in crossed orders is launched so: the fake's own check.
+TEST_F(NcclGroups, CrossedOrdersAreSeen) {
+  std::latch both(2);
+  run([&](int rank) {
+    const std::vector<Group> groups = {group("first", rank), group("second", rank)};
+    for (const Group& one : groups) Reduction(*one, true).check();  // NCCL connects
+    both.arrive_and_wait();
+    Reduction one(*groups[rank == 0 ? 0 : 1], true);
+    Reduction other(*groups[rank == 0 ? 1 : 0], true);
+    one.check();
+    other.check();
+  });
+  const auto seen = violations_.take();
+  ASSERT_EQ(seen.size(), 1U);
+  expect_text(seen[0], {"crossed orders: device ", " has launch 2 of communicator ", ", device ", " has it behind"});
 }
 
 TEST_F(NcclGroups, AFailedOneHoldsUpNoOther) {

@@ -4,16 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <latch>
 #include <thread>
 
 #include "runtime/comm/group_internals.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/memory.h"
-#include "tests/fakes/cudart/fake_cuda.h"
-#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/conformance/nccl_gpu.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
 
@@ -23,50 +19,27 @@ namespace {
 using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
 
-constexpr std::int64_t kCount = 3000;
-constexpr std::size_t kBytes = kCount * sizeof(float);
-
-cudaStream_t handle(StreamView stream) { return static_cast<cudaStream_t>(stream.handle); }
-
 // What a program does on its compute stream: writes gradients, and reads them.
 void compute(StreamView stream, const BufferView& buffer, float value) {
-  fake_cuda::enqueue(handle(stream), "backward",
-                     [buffer, value] {
-                       auto* const data = static_cast<float*>(fake_cuda::host_address(buffer.data));
-                       std::fill_n(data, buffer.count, value);
-                     },
-                     {}, {{buffer.data, buffer.bytes()}});
+  launch(stream, {buffer.data, buffer.bytes()}, [buffer, value] {
+    std::fill_n(static_cast<float*>(fake_cuda::host_address(buffer.data)), buffer.count, value);
+  });
 }
 void use(StreamView stream, const BufferView& buffer, float& first) {
-  fake_cuda::enqueue(handle(stream), "optimizer",
+  fake_cuda::enqueue(handle_of(stream), "optimizer",
                      [buffer, &first] { first = *static_cast<const float*>(fake_cuda::host_address(buffer.data)); },
                      {{buffer.data, buffer.bytes()}}, {});
 }
 
-// One rank's buffers and stream.
-struct Gpu {
-  explicit Gpu(ProcessGroup& group)
-      : stream(group.device()),
-        memory(device_runtime(DeviceKind::cuda).allocate(2 * kBytes, stream)),
-        first(memory.get(), kCount, DType::f32, group.device()),
-        second(static_cast<std::byte*>(memory.get()) + kBytes, kCount, DType::f32, group.device()) {
-    group.set_stream(stream);
-  }
-  Stream stream;
-  std::shared_ptr<void> memory;
-  BufferView first;
-  BufferView second;
-};
-
 // A stream of the program's that it captures into a graph, in CUDA's strictest mode.
 struct Captured {
   explicit Captured(DeviceId device) : stream(device) {
-    EXPECT_EQ(cudaStreamBeginCapture(handle(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(handle_of(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
   }
   // As CUDA says what has become of it.
   cudaError_t end() const {
     cudaGraph_t graph = nullptr;
-    return cudaStreamEndCapture(handle(stream), &graph);
+    return cudaStreamEndCapture(handle_of(stream), &graph);
   }
   Stream stream;
 };
@@ -107,30 +80,22 @@ TEST(NcclOrder, AStepMakesTheHostWaitForNothing) {
   });
 }
 
-// A kernel that ends when the host says so.
-void compute_until(StreamView stream, const BufferView& buffer, const std::atomic<bool>& go) {
-  fake_cuda::enqueue(handle(stream), "a backward that takes long",
-                     [&go] {
-                       while (!go) std::this_thread::yield();
-                     },
-                     {}, {{buffer.data, buffer.bytes()}});
-}
-
 // One small step with each kind of wait in it. What is waited for is not done before the waits are in their streams:
 // else the host could see that it is, and no wait would be needed.
 void step_once() {
   run_ranks(2, [](const Group& group) {
     Gpu gpu(*group);
     float result = 0;
-    std::array<std::atomic<bool>, 2> go = {};
-    compute_until(gpu.stream, gpu.first, go[0]);
+    Gate first, second;
+    gpu.compute(first.wait());
     group->all_reduce(gpu.first).wait_on(gpu.stream);
     use(gpu.stream, gpu.first, result);
-    compute_until(gpu.stream, gpu.second, go[1]);
+    launch(gpu.stream, {gpu.second.data, gpu.second.bytes()}, second.wait());
     const Work work = group->rank() == 0 ? group->send(gpu.second, 1) : group->recv(gpu.second, 0);
     work.wait_on(gpu.stream);
     compute(gpu.stream, gpu.second, 2);
-    go[0] = go[1] = true;
+    first.open();
+    second.open();
     gpu.stream.synchronize(copy_deadline());
   });
 }
@@ -238,8 +203,8 @@ TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
 TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
   run_ranks(1, [](const Group& group) {
     Gpu gpu(*group);
-    std::atomic<bool> go{false};
-    compute_until(gpu.stream, gpu.first, go);
+    Gate gate;
+    gpu.compute(gate.wait());
     const Work work = group->all_reduce(gpu.first);
     wait_until([&] { return work.end_mark() != nullptr; });
     Captured captured(group->device());
@@ -250,7 +215,7 @@ TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
     const auto memory = device_runtime(DeviceKind::cuda).allocate(std::size_t{16} << 20, gpu.stream);
     const auto pinned = device_runtime(DeviceKind::cuda).allocate_pinned(4096, group->device());
     EXPECT_EQ(captured.end(), cudaSuccess);
-    go = true;
+    gate.open();
     work.wait();
   });
 }

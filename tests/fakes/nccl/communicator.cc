@@ -20,8 +20,6 @@ void linger(std::uint64_t seed) {
   for (auto turns = random() % 8; turns > 0; --turns) std::this_thread::yield();
 }
 
-bool is_before_2_27() { return Books::get().version() < NCCL_VERSION(2, 27, 3); }
-
 cudaDeviceProp properties_of(int device) {
   cudaDeviceProp properties{};
   ::cudaGetDeviceProperties(&properties, device);
@@ -67,12 +65,6 @@ int Communicator::count(const std::string& name) {
 }
 
 void Communicator::begin(std::function<ncclResult_t()> work) {
-  // Up to 2.26 a thread has one place for what it began and did not see done.
-  thread_local Communicator* begun = nullptr;
-  if (is_before_2_27() && begun != nullptr && begun != this && begun->is_in_progress()) {
-    Books::get().violation(who() + ": a call while one of the same thread on another communicator is in progress");
-  }
-  begun = this;
   const std::lock_guard lock(mutex_);
   in_progress_ = true;
   job_done_ = false;
@@ -82,11 +74,6 @@ void Communicator::begin(std::function<ncclResult_t()> work) {
     result_ = result;
     job_done_ = true;
   });
-}
-
-bool Communicator::is_in_progress() {
-  const std::lock_guard lock(mutex_);
-  return in_progress_;
 }
 
 ncclResult_t Communicator::state() {
@@ -144,7 +131,7 @@ Operation Communicator::counted(Operation operation, Effect effect) {
 ncclResult_t Communicator::launch(std::vector<Operation> operations) {
   begin([this, operations = std::move(operations)] {
     linger(operations.front().count);
-    const std::string crossed = LaunchOrder::get().launched(id_, *world_, rank_, device_);
+    const std::string crossed = LaunchOrder::get().launched(id_, device_);
     if (!crossed.empty()) Books::get().violation(crossed);
     if (enqueue(operations)) return ncclSuccess;
     last_error = "a CUDA failure at the launch";
@@ -254,7 +241,7 @@ void Communicator::destroy(Effect effect) {
     if (life_ != Life::finalized) Books::get().violation(who() + ": destroy before finalize has ended");
     if (!registered_.empty()) Books::get().violation(who() + ": destroy with memory still registered");
   }
-  LaunchOrder::get().forget(*world_);
+  LaunchOrder::get().forget(id_, device_);
   Books::get().hold(effect);
   wait_until_idle();
   fake_cuda::wait_for_device();
@@ -263,9 +250,6 @@ void Communicator::destroy(Effect effect) {
 }
 
 void Communicator::abort(Effect effect) {
-  if (is_before_2_27() && is_in_progress()) {
-    Books::get().violation(who() + ": abort frees what a call in progress still uses");
-  }
   {
     const std::lock_guard lock(mutex_);
     life_ = Life::aborted;
@@ -273,7 +257,7 @@ void Communicator::abort(Effect effect) {
   aborted_.store(true);
   Books::get().hold(effect);
   wait_until_idle();
-  if (world_) LaunchOrder::get().forget(*world_);
+  LaunchOrder::get().forget(id_, device_);
   if (effect != Effect::early) {
     while (pending_.load() != 0) ::usleep(200);  // the kernels look at the flag
     fake_cuda::wait_for_device();

@@ -67,7 +67,6 @@ class Communicator {
   bool enqueue(const std::vector<Operation>& operations);
   bool put(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<fake_cuda::Range>& reads,
            const std::vector<fake_cuda::Range>& writes);
-  bool is_in_progress();
   void wait_until_idle();
   int count(const std::string& name);
   std::string who() const { return "rank " + std::to_string(rank_); }

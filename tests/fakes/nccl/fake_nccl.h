@@ -8,9 +8,7 @@
 //
 // It checks that its caller keeps NCCL's rules:
 //  - one thread at a time per communicator, whose current device is the communicator's;
-//  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress; where it is to be a version
-//  before
-//    2.27.3, no abort either, nor a call of the same thread on another communicator;
+//  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress;
 //  - no call after destroy, nor once an abort has begun; finalize, with nothing left in the stream, before destroy; no
 //    registration left then;
 //  - a send and its receive are launched by both sides: each waits for the other for ever;
@@ -36,7 +34,7 @@
 //    abort=wait                 the call returns once heal() is called
 //    abort=early                the call waits for nothing: kernels leave when it is their turn
 //    mem_alloc=error, register=error, deregister=error
-//  version=21700                what ncclGetVersion says
+//  version=21700                what ncclGetVersion says; its rules are those of 2.27 all the same
 //
 // Values are combined in rank order, in the element's type for 16-bit floats each step: which real NCCL does not
 // promise. Facts of real GPUs are none of its business.

@@ -35,31 +35,11 @@ struct Channel {
   std::byte data[kChannelBytes];
 };
 
-inline constexpr std::size_t kKeptLaunches = 1024;
-inline constexpr std::size_t kMostBefore = 4;
-
-// What one rank has launched (launch_order.h).
-struct Launches {
-  // Of another communicator of the rank's device: its id's hash, and how many of its launches came before.
-  struct Before {
-    std::uint64_t communicator;
-    std::uint64_t launches;
-  };
-  struct Record {
-    std::atomic<std::uint64_t> number;  // from 1
-    Before before[kMostBefore];
-  };
-  std::atomic<std::uint64_t> count;
-  Record records[kKeptLaunches];
-};
-
 struct Shared {
   std::atomic<std::uint32_t> tick;
   std::atomic<std::uint32_t> joined;
   std::atomic<std::uint32_t> finalized;
-  std::atomic<std::uint32_t> ended;  // ranks that had launched, and can't any more
-  char places[kMostRanks][128];      // GPU and host of each
-  Launches launches[kMostRanks];
+  char places[kMostRanks][128];  // GPU and host of each
   Slot slots[kMostRanks];
   Channel channels[kMostRanks][kMostRanks];  // from, to
 };
