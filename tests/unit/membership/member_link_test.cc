@@ -14,7 +14,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <new>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -29,6 +32,8 @@
 #include "tests/support/cause_of.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
+#include "tests/unit/membership/member_events.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::membership::member_link_test {
@@ -37,52 +42,9 @@ namespace {
 using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_cause;
-using lockstep::testing::expect_text;
+using lockstep::testing::expect_message;
 using namespace std::chrono_literals;
 using Kind = MemberEvent::Kind;
-
-Deadline patience() { return Deadline::after(40s); }
-
-MemberInfo member(int rank, int world_size = 3) {
-  return {.rank = rank, .world_size = world_size, .process = ProcessInfo::of_this_process()};
-}
-
-// What a link was told, in order.
-class Events {
- public:
-  MemberCalls calls(std::int64_t sequence = 0) {
-    return {.on_event = [this](const MemberEvent& event) { add(event); },
-            .position = [sequence] { return MemberPosition{.sequence = sequence}; }};
-  }
-  void add(const MemberEvent& event) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    events_.push_back(event);
-    changed_.notify_all();
-  }
-  // The first event of this kind; with rank -1 if none came.
-  MemberEvent await(Kind kind) EXCLUDES(mutex_) {
-    const Deadline deadline = patience();
-    MutexLock lock(mutex_);
-    while (true) {
-      const auto found =
-          std::find_if(events_.begin(), events_.end(), [&](const MemberEvent& event) { return event.kind == kind; });
-      if (found != events_.end()) return *found;
-      if (!changed_.wait_until(mutex_, deadline) && deadline.expired()) {
-        ADD_FAILURE() << "no such event, " << events_.size() << " others";
-        return {.kind = kind};
-      }
-    }
-  }
-  std::vector<MemberEvent> all() EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return events_;
-  }
-
- private:
-  Mutex mutex_;
-  Condition changed_;
-  std::vector<MemberEvent> events_ GUARDED_BY(mutex_);
-};
 
 // A member that does what the test does, and nothing by itself.
 class BareMember {
@@ -148,62 +110,42 @@ TEST_F(MemberLinks, WhatACallbackThrowsEndsNoLink) {
 
 // A goodbye to a group is heard before the loss of who has said it.
 TEST_F(MemberLinks, WordsComeInOneOrderWithAllElse) {
-  Mutex mutex;
-  Condition changed;
-  std::array<std::vector<std::string>, 2> heard;
+  std::array<Events, 2> heard;
   std::array<std::unique_ptr<MemberLink>, 2> links;
-  for (int rank = 0; rank < 2; ++rank) {
-    const auto add = [&, rank](const std::string& text) {
-      MutexLock lock(mutex);
-      heard[static_cast<std::size_t>(rank)].push_back(text);
-      changed.notify_all();
-    };
-    const MemberCalls calls = {
-        .on_event = [add](const MemberEvent& event) { add(event.cause.text); },
-        .on_word = [add](const std::string& group, const std::string& word) { add(group + ": " + word); }};
-    links[static_cast<std::size_t>(rank)] =
-        std::make_unique<MemberLink>(endpoint(), "scope", member(rank), LivenessOptions{}, calls, patience());
+  for (const std::size_t rank : {0u, 1u}) {
+    MemberCalls calls = heard[rank].calls();
+    calls.on_event = [say = calls.on_word](const MemberEvent& event) { say("event", event.cause.text); };
+    links[rank] = std::make_unique<MemberLink>(endpoint(), "scope", member(static_cast<int>(rank)), LivenessOptions{},
+                                               calls, patience());
   }
   for (int k = 0; k < 50; ++k) {
     for (const auto& link : links) link->say("/groups/1", {0, 1}, std::to_string(k));
   }
   links[1]->say("", {}, "goodbye");
   links[1]->report({.kind = Cause::Kind::failed, .rank = 1, .text = "no memory"});
-  const Deadline deadline = patience();
-  MutexLock lock(mutex);
-  for (const auto& of : heard) {
-    while (of.size() < 102 && changed.wait_until(mutex, deadline)) {
-    }
-    ASSERT_EQ(of.size(), 102u);
-    EXPECT_LT(std::find(of.begin(), of.end(), ": goodbye"), std::find(of.begin(), of.end(), "no memory"));
-  }
-  EXPECT_EQ(heard[0], heard[1]);
+  const std::vector<std::string> words = heard[0].await_words(102);
+  EXPECT_EQ(words, heard[1].await_words(102));
+  EXPECT_LT(std::find(words.begin(), words.end(), ": goodbye"),
+            std::find(words.begin(), words.end(), "event: no memory"));
 }
 
-TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
-  Events events;
-  Events others;
-  const auto own = link(0, events);
-  const auto other = link(2, others);
-  { const BareMember lost(endpoint(), 1); }
-  for (Events* heard : {&events, &others}) {
-    const MemberEvent event = heard->await(Kind::lost);
-    EXPECT_EQ(event.number, 1);
-    expect_cause(event.cause, {.kind = Cause::Kind::lost, .rank = 1, .pid = ::getpid()});
-  }
-}
-
-TEST_F(MemberLinks, TheServersOwnerSeesWhoHasRegisteredAndWhatBecameOfThem) {
+TEST_F(MemberLinks, AConnectionThatEndsIsALossAlsoForWhoComesLaterAndForTheServersOwner) {
   EXPECT_TRUE(members_->members().empty());
   Events events;
+  Events late;
   const auto own = link(0, events, {.heartbeat = 50ms}, 41);
   { const BareMember lost(endpoint(), 1); }
-  events.await(Kind::lost);
+  const MemberEvent event = events.await(Kind::lost);
+  EXPECT_EQ(event.number, 1);
+  const auto latecomer = link(2, late);
+  for (const Cause& cause : {event.cause, late.await(Kind::lost).cause}) {
+    expect_cause(cause, {.kind = Cause::Kind::lost, .rank = 1, .pid = ::getpid()});
+  }
   std::vector<MemberView> members;
   const Deadline deadline = patience();
   do {  // the first heartbeat may still be under way
     members = members_->members();
-    ASSERT_EQ(members.size(), 2u);
+    ASSERT_EQ(members.size(), 3u);
   } while (members.at(0).position.sequence != 41 && !deadline.expired());
   EXPECT_EQ(members.at(0).position.sequence, 41);
   EXPECT_EQ(members.at(0).state, MemberState::present);
@@ -211,30 +153,17 @@ TEST_F(MemberLinks, TheServersOwnerSeesWhoHasRegisteredAndWhatBecameOfThem) {
   EXPECT_EQ(members.at(1).state, MemberState::lost);
 }
 
-TEST_F(MemberLinks, AGoodbyeIsNone) {
+TEST_F(MemberLinks, AGoodbyeOrADestructorsIsNone) {
   Events events;
   const auto own = link(1, events);
-  {
-    Events ignored;
-    link(0, ignored)->goodbye(41);
-  }
-  const MemberEvent event = events.await(Kind::left);
-  EXPECT_EQ(event.cause.rank, 0);
-  EXPECT_EQ(event.cause.sequence, 41);
-  { const BareMember lost(endpoint(), 2); }
-  events.await(Kind::lost);
-  for (const MemberEvent& heard : events.all())
-    EXPECT_TRUE(heard.kind == Kind::left || heard.cause.rank == 2) << heard.cause.text;
-}
-
-TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
-  Events events;
-  const auto own = link(1, events);
-  {
-    Events ignored;
-    const auto leaver = link(0, ignored, {}, 17);
-  }
-  EXPECT_EQ(events.await(Kind::left).cause.sequence, 17);
+  Events ignored;
+  { link(0, ignored)->goodbye(41); }
+  EXPECT_EQ(events.await(Kind::left).cause.sequence, 41);
+  EXPECT_EQ(events.await(Kind::left).cause.rank, 0);
+  { const auto leaver = link(2, ignored, {}, 17); }
+  EXPECT_EQ(members_->members().at(2).state, MemberState::left);
+  EXPECT_EQ(members_->members().at(2).position.sequence, 17);
+  EXPECT_EQ(events.all().size(), 1u);
 }
 
 // A store that serves one member and never answers its goodbye. What it was asked, in order, once the member has gone.
@@ -292,76 +221,55 @@ TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
   for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.cause.text;
 }
 
-TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
-  Events events;
-  Events reporters;
-  const auto own = link(0, events);
-  const auto reporter = link(1, reporters);
-  reporter->report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed: out of disk"});
-  expect_cause(events.await(Kind::failed).cause,
-               {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .text = "rank 1 failed: out of disk"});
-  EXPECT_EQ(reporters.await(Kind::failed).cause.rank, 1);
-}
+// What the store's host hears.
+struct News {
+  store::TcpStoreServer& serve() {
+    const auto hear = [this](const MemberNews& news) {
+      MutexLock lock(mutex);
+      if (news.message) messages.push_back(news.scope + ": " + *news.message);
+      if (news.cause) filed.push_back(*news.cause);
+    };
+    return server.emplace(
+        store::TcpStoreServerOptions{.extension = std::make_shared<MembershipServer>(MembershipOptions{}, hear)});
+  }
+  Mutex mutex;
+  std::vector<std::string> messages GUARDED_BY(mutex);
+  std::vector<Cause> filed GUARDED_BY(mutex);
+  std::optional<store::TcpStoreServer> server;
+};
 
 // Whoever reports may end its process in the next moment.
 TEST(Membership, AReportIsOnFileWhenItReturns) {
-  Mutex mutex;
-  std::vector<Cause> filed;
-  const auto file = [&](const MemberNews& news) {
-    MutexLock lock(mutex);
-    if (news.cause) filed.push_back(*news.cause);
-  };
-  store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>(MembershipOptions{}, file)});
-  MemberLink reporter({.address = server.address()}, "scope", member(1), {}, {}, patience());
+  News news;
+  MemberLink reporter({.address = news.serve().address()}, "scope", member(1), {}, {}, patience());
   Cause late{.kind = Cause::Kind::timeout, .rank = 2, .reporter = 1, .sequence = 41, .text = "rank 2 is late"};
   reporter.report(late);
-  MutexLock lock(mutex);
-  EXPECT_EQ(filed, std::vector<Cause>{late});
+  MutexLock lock(news.mutex);
+  EXPECT_EQ(news.filed, std::vector<Cause>{late});
 }
 
-TEST(Membership, MessagesOfAMemberReachTheStoresHostAloneBeforeItsEndDoes) {
-  Mutex mutex;
-  std::vector<std::string> heard;
-  const auto hear = [&](const MemberNews& news) {
-    MutexLock lock(mutex);
-    if (news.message) heard.push_back(news.scope + ": " + *news.message);
-    if (news.cause) heard.push_back(std::string(name_of(news.cause->kind)));
-  };
-  store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>(MembershipOptions{}, hear)});
+TEST(Membership, MessagesOfAMemberReachTheStoresHostAlone) {
+  News news;
+  const store::Endpoint store{.address = news.serve().address()};
   Events events;
-  const MemberLink other({.address = server.address()}, "scope", member(2), {}, events.calls(), patience());
-  {
-    MemberLink sender({.address = server.address()}, "scope", member(1), {}, {}, patience());
-    sender.send("first");
-    {
-      MutexLock lock(mutex);
-      EXPECT_EQ(heard, std::vector<std::string>{"scope: first"}) << "as soon as send() has returned";
-    }
-    sender.send(std::string("second, with \0 in it", 20));
-    sender.report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed"});
+  const MemberLink other(store, "scope", member(2), {}, events.calls(), patience());
+  MemberLink sender(store, "scope", member(1), {}, {}, patience());
+  std::vector<std::string> sent;
+  for (const std::string& text : {std::string("first"), std::string("second, with \0 in it", 20)}) {
+    sender.send(text);
+    sent.push_back("scope: " + text);
+    MutexLock lock(news.mutex);
+    EXPECT_EQ(news.messages, sent) << "as soon as send() has returned";
   }
+  sender.report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed"});
   events.await(Kind::failed);
   EXPECT_EQ(events.all().size(), 1u);
-  MutexLock lock(mutex);
-  EXPECT_EQ(heard,
-            (std::vector<std::string>{"scope: first", std::string("scope: second, with \0 in it", 27), "failed"}));
 }
 
-TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
-  Events events;
-  const auto own = link(0, events);
-  { const BareMember lost(endpoint(), 1); }
-  events.await(Kind::lost);
-  Events late;
-  const auto latecomer = link(2, late);
-  EXPECT_EQ(late.await(Kind::lost).cause.rank, 1);
-}
-
-TEST_F(MemberLinks, ADuplicateIsRefusedAndBothAreNamed) {
+TEST_F(MemberLinks, ADuplicateIsRefused) {
   Events events;
   const auto own = link(1, events);
-  expect_text(error_of<StoreError>([&] { link(1, events); }),
-              {"two processes are rank 1: " + member(1).describe() + ", which is here; and " + member(1).describe()});
+  expect_message("membership", "duplicate", error_of<StoreError>([&] { link(1, events); }));
   EXPECT_TRUE(events.all().empty());
 }
 
@@ -370,9 +278,9 @@ TEST_F(MemberLinks, AStoreWhoseHostIsLeavingIsAskedOnlyOnce) {
   Events events;
   const auto own = link(0, events);
   server_->stop_listening();
-  expect_text(
-      error_of<StoreError>([&] { MemberLink(endpoint(), "scope", member(1), {}, events.calls(), Deadline::never()); }),
-      {"membership: nobody listens any more at the store's address " + server_->address().to_string()});
+  expect_message("membership", "nobody listens", error_of<StoreError>([&] {
+                   MemberLink(endpoint(), "scope", member(1), {}, events.calls(), Deadline::never());
+                 }));
   EXPECT_TRUE(events.all().empty());
 }
 
