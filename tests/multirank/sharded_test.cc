@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers in shards of the ranks (DdpOptions::shard) train the weights that whole ones train, to the last bit; and
-// what would be wrong with shards is refused.
+// Optimizers in shards of the ranks (DdpOptions::shard) train the weights that whole ones train, to the last bit, as
+// any program of seams_test.cc does, and that of snapshots_contract.h at any number of ranks; what would be wrong is
+// refused.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <barrier>
 #include <functional>
 #include <latch>
@@ -34,8 +33,6 @@ namespace {
 
 const DdpOptions kSharded{.shard = Shard::optimizer};
 
-std::size_t at(std::uint64_t i) { return static_cast<std::size_t>(i); }
-
 Tensor normal(const Shape& shape, std::uint64_t seed) {
   const Tensor result = Tensor::empty(shape);
   Generator random(seed);
@@ -43,175 +40,13 @@ Tensor normal(const Shape& shape, std::uint64_t seed) {
   return result;
 }
 
-// Pairs of layers around x, of random sizes, used in another order than that of registration: the first one used twice,
-// the second one only where the rank says so, the last one never.
 struct Net : nn::Module {
-  explicit Net(std::uint64_t seed) {
-    Generator random(seed);
-    width = 1 + static_cast<std::int64_t>(random.below(9));
-    const std::size_t pairs = 3 + at(random.below(3));
-    for (std::size_t i = 0; i < pairs; ++i) {
-      const auto hidden = 1 + static_cast<std::int64_t>(random.below(40));
-      in.push_back(register_module("in" + std::to_string(i), nn::Linear(width, hidden)));
-      out.push_back(register_module("out" + std::to_string(i), nn::Linear(hidden, width)));
-      order.push_back(i);
-    }
-    share_parameter("tied", in[0].weight());
-    for (std::size_t i = 1; i < order.size(); ++i) std::swap(order[i], order[at(random.below(i + 1))]);
-    initialize(seed);
-  }
-  Tensor pair(std::size_t i, const Tensor& x) { return out[order[i]](tanh(in[order[i]](x))); }
-  Tensor forward(const Tensor& x) override {
-    Tensor y = x + pair(0, x);
-    for (std::size_t i = uses_second ? 1 : 2; i + 1 < order.size(); ++i) y = y + pair(i, y);
-    return y + pair(0, y);
-  }
-
-  std::int64_t width = 0;
-  std::vector<nn::Linear> in, out;
-  std::vector<std::size_t> order;
-  bool uses_second = true;
+  explicit Net(std::uint64_t seed) { initialize(seed); }
+  Tensor forward(const Tensor& x) override { return out(tanh(in(x))); }
+  static constexpr std::int64_t width = 5;
+  nn::Linear in = register_module("in", nn::Linear(width, 400));
+  nn::Linear out = register_module("out", nn::Linear(400, width));
 };
-
-// By step, bit by bit.
-struct Record {
-  std::vector<Values> weights;
-  std::vector<double> norms;
-  bool operator==(const Record&) const = default;
-};
-
-std::unique_ptr<optim::Optimizer> optimizer_of(std::uint64_t kind, std::vector<optim::ParameterGroup> groups) {
-  if (kind == 0) return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 0.02});
-  return std::make_unique<optim::SGD>(std::move(groups),
-                                      optim::SgdOptions{.lr = 0.05, .momentum = kind == 1 ? 0.9 : 0.0});
-}
-
-// Six steps of a program that `seed` makes up: its model, buckets, frozen parameters, optimizer, rows and micro-batches
-// of each rank, and clipping. The generator is drawn from alike on all ranks.
-Record trained(const Group& group, std::uint64_t seed, Shard shard) {
-  Generator random(seed, 1);
-  Net net(seed);
-  for (const Tensor& parameter : net.parameters()) parameter.set_requires_grad(random.below(8) != 0);
-  const std::size_t cap = std::array<std::size_t, 4>{0, 64, 3000, 1 << 20}[at(random.below(4))];
-  DistributedDataParallel ddp(net, group,
-                              {.buckets = {.cap_bytes = cap, .first_cap_bytes = cap / 2},
-                               .overlap = random.below(3) != 0,
-                               .compare_every = 2,
-                               .shard = shard});
-  std::vector<optim::ParameterGroup> groups{{.weight_decay = 0.1}, {.weight_decay = 0}};
-  for (const Tensor& parameter : ddp.parameters()) {
-    const std::uint64_t which = random.below(8);  // two of them in neither group: they keep their values
-    if (parameter.requires_grad() && which < 6) groups[at(which % 2)].parameters.push_back(parameter);
-  }
-  const auto optimizer = optimizer_of(random.below(3), std::move(groups));
-  const bool clips = random.below(3) != 0;
-  Record record;
-  for (std::uint64_t step = 0; step < 6; ++step) {
-    const std::uint64_t parts = 1 + random.below(3);
-    for (std::uint64_t part = 0; part < parts; ++part) {
-      std::int64_t own_rows = 0;
-      for (int rank = 0; rank < group->size(); ++rank) {
-        const auto rows = static_cast<std::int64_t>(random.below(4));
-        const bool uses_second = random.below(2) == 0;
-        if (rank != group->rank()) continue;
-        own_rows = rows;
-        net.uses_second = uses_second;
-      }
-      const std::uint64_t data = 100 * seed + 10 * step + part + 10000 * static_cast<std::uint64_t>(group->rank());
-      const auto local = ddp.no_sync(part + 1 < parts);
-      ddp.backward(mse_loss(ddp(normal({own_rows, net.width}, data)), normal({own_rows, net.width}, data + 7)));
-    }
-    if (clips) record.norms.push_back(optim::clip_grad_norm(ddp.parameters(), 0.3));
-    if (step == 3) optimizer->set_learning_rate(0.01);
-    optimizer->step();
-    net.zero_grad();
-    record.weights.push_back(weights_of(net));
-  }
-  ddp.check_replicas();
-  return record;
-}
-
-TEST(Sharded, AnyProgramTrainsTheWeightsThatItTrainsWithoutShards) {
-  for (int ranks = 1; ranks <= 5; ++ranks) {
-    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-      run_ranks(ranks, [&](const Group& group) {
-        const Record whole = trained(group, seed, Shard::none);
-        EXPECT_NE(whole.weights.front(), whole.weights.back()) << "nothing was learned";
-        EXPECT_TRUE(trained(group, seed, Shard::optimizer) == whole) << "seed " << seed << " on " << ranks << " ranks";
-      });
-    }
-  }
-}
-
-// A hash after each of 8 steps in fixed micro-batches, with clipping.
-std::vector<std::uint64_t> hashes_in_micro_batches(int ranks, Shard shard, Loss loss) {
-  std::vector<std::uint64_t> hashes;
-  run_ranks(ranks, [&](const Group& group) {
-    nn::Sequential model = Program::make_model(7);
-    DistributedDataParallel ddp(
-        model, group,
-        {.buckets = {.cap_bytes = 64}, .loss = loss, .reproducible = {6, kBatch}, .shard = shard, .seed = 5});
-    optim::AdamW optimizer(ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1});
-    const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = kBatch, .micro_batches = 6});
-    int clipped = 0;
-    for (std::int64_t step = 0; step < 8; ++step) {
-      const data::Batch batch = dataset().batch(sampler.batch(step % 5));
-      ddp.backward(batch, [&](const data::Batch& rows) {
-        const Tensor mean = mse_loss(ddp(rows.x, rows.ids), rows.y);
-        return loss == Loss::mean ? mean : scale(mean, static_cast<float>(rows.size()));
-      });
-      clipped += optim::clip_grad_norm(ddp.parameters(), 0.1) > 0.1;
-      optimizer.step();
-      optimizer.zero_grad();
-      if (group->rank() == 0) hashes.push_back(hash_of(model));
-    }
-    EXPECT_GT(clipped, 0);
-  });
-  return hashes;
-}
-
-TEST(Sharded, FixedMicroBatchesHaveTheSameBitsAtAnyNumberOfRanksWithShardsOrWithout) {
-  for (const Loss loss : {Loss::mean, Loss::sum}) {
-    const auto alone = hashes_in_micro_batches(1, Shard::none, loss);
-    ASSERT_EQ(alone.size(), 8u);
-    EXPECT_EQ(hashes_in_micro_batches(3, Shard::none, loss), alone);
-    for (int ranks = 1; ranks <= 6; ++ranks) {
-      EXPECT_EQ(hashes_in_micro_batches(ranks, Shard::optimizer, loss), alone) << ranks << " ranks";
-    }
-  }
-}
-
-std::int64_t elements_of(const optim::Optimizer& optimizer) {
-  std::int64_t count = 0;
-  for (const optim::NamedState& state : optimizer.state()) {
-    if (state.tensor.dtype() == DType::f32) count += state.tensor.count();
-  }
-  return count;
-}
-
-TEST(Sharded, ARankHasTheStateOfItsShareAndAWorldOfOneOfAll) {
-  for (int ranks = 1; ranks <= 5; ++ranks) {
-    std::mutex mutex;
-    std::vector<std::int64_t> held;
-    std::int64_t parameters = 0;
-    run_ranks(ranks, [&](const Group& group) {
-      Net net(3);
-      DistributedDataParallel ddp(net, group, kSharded);
-      const optim::AdamW optimizer(ddp.parameters());
-      if (ranks == 1) {
-        EXPECT_EQ(optimizer.state()[1].tensor.shape(), ddp.parameters()[0].shape());
-      }
-      const std::scoped_lock lock(mutex);
-      parameters = net.parameter_count();
-      held.push_back(elements_of(optimizer));
-    });
-    std::int64_t sum = 0;
-    for (const std::int64_t own : held) sum += own;
-    EXPECT_EQ(sum, 2 * parameters);
-    // A part of the only bucket, in which each of the parameters is padded to whole lines.
-    for (const std::int64_t own : held) EXPECT_LE(own, 2 * (parameters / ranks + 16 * 30)) << ranks;
-  }
-}
 
 struct Pair {
   Net net{5};
@@ -219,8 +54,23 @@ struct Pair {
   optim::AdamW optimizer;
   explicit Pair(const Group& group, const DdpOptions& options = kSharded)
       : ddp(net, group, options), optimizer(ddp.parameters(), {.lr = 0.01}) {}
-  void backward() { ddp.backward(mean(ddp(normal({3, net.width}, 9)))); }
+  void backward(std::uint64_t rows = 9) { ddp.backward(mean(ddp(normal({3, net.width}, rows)))); }
 };
+
+TEST(Sharded, TrainsOverAGroupWithinTheJobs) {
+  run_ranks(4, [](const Group& group) {
+    const Group pair = group->split(group->rank() % 2);
+    Pair it(pair), whole(pair, {});
+    for (int step = 0; step < 3; ++step) {
+      for (Pair* const each : {&it, &whole}) {
+        each->backward(static_cast<std::uint64_t>(group->rank()));
+        each->optimizer.step();
+        each->net.zero_grad();
+      }
+    }
+    EXPECT_EQ(weights_of(it.net), weights_of(whole.net));
+  });
+}
 
 TEST(Sharded, GradientsInSharesAreReadByNormAndOptimizerAlone) {
   run_ranks(3, [](const Group& group) {
@@ -255,18 +105,29 @@ TEST(Sharded, TheNormOfSomeParametersIsThatOfWholeGradients) {
   });
 }
 
+std::int64_t elements_of(const optim::Optimizer& optimizer) {
+  std::int64_t count = 0;
+  for (const optim::NamedState& state : optimizer.state()) {
+    if (state.tensor.dtype() == DType::f32) count += state.tensor.count();
+  }
+  return count;
+}
+
 // Ranks are threads here: the bytes are those of all of them.
 TEST(Sharded, MemoryIsCountedAndTheStateIsThereOnceInsteadOfOnEveryRank) {
   const trace::HeldBytes before = trace::totals().held;
-  for (const int ranks : {1, 3}) {
+  for (const int ranks : {1, 3, 5}) {
     for (const Shard shard : {Shard::none, Shard::optimizer}) {
       std::barrier together(ranks);
       run_ranks(ranks, [&](const Group& group) {
         Net net(4);
         DistributedDataParallel ddp(net, group, {.shard = shard});
         const optim::AdamW optimizer(ddp.parameters());
-        std::int64_t elements = 0;
-        for (const Tensor& parameter : ddp.parameters()) elements += parameter.shape().count();
+        const std::int64_t elements = net.parameter_count();
+        const bool is_whole = ranks == 1 || shard == Shard::none;
+        EXPECT_EQ(optimizer.state()[1].tensor.shape() == ddp.parameters()[0].shape(), is_whole);
+        // A part of the only bucket, in which each of the parameters is padded to whole lines.
+        EXPECT_LE(elements_of(optimizer), 2 * (elements / (is_whole ? 1 : ranks) + 16 * 30)) << ranks;
         together.arrive_and_wait();
         trace::HeldBytes held = trace::totals().held;
         for (std::size_t i = 0; i < held.size(); ++i) held[i] -= before[i];
@@ -347,6 +208,11 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
                 {"also belongs to another live DistributedDataParallel"});
     expect_text(error_of([&] { DistributedDataParallel again(other, group, kSharded); }),
                 {"also belongs to another live DistributedDataParallel"});
+    DdpOptions options = kSharded;
+    options.comm_hook.name = "mine";
+    Net fresh(4);
+    expect_text(error_of([&] { DistributedDataParallel hooked(fresh, group, options); }),
+                {"Shard::optimizer is set with communication hook 'mine'"});
   });
 }
 
@@ -384,16 +250,6 @@ TEST(Sharded, AnOptimizerDoesNotOutliveItsShares) {
     expect_text(error_of([&] { optimizer.step(); }),
                 {"in shards of the ranks (Shard::optimizer) when the optimizer was"});
     EXPECT_NO_THROW(optim::SGD{again.parameters()});
-  });
-}
-
-TEST(Sharded, AHookIsRefused) {
-  run_ranks(2, [&](const Group& group) {
-    Net net(1);
-    DdpOptions options = kSharded;
-    options.comm_hook.name = "mine";
-    expect_text(error_of([&] { DistributedDataParallel ddp(net, group, options); }),
-                {"Shard::optimizer is set with communication hook 'mine'"});
   });
 }
 
@@ -476,39 +332,6 @@ TEST(Sharded, ASnapshotOfTheModelAloneIsOfAStepThatIsWhole) {
       EXPECT_EQ(weights_of(net), weights[static_cast<std::size_t>(restored->step - 1)]);
     });
   }
-}
-
-TEST(Sharded, TrainsOverAGroupWithinTheJobs) {
-  std::vector<Record> of_ranks(4);
-  run_ranks(4, [&](const Group& group) {
-    const Group pair = group->split(group->rank() % 2);
-    of_ranks[static_cast<std::size_t>(group->rank())] = trained(pair, 2, Shard::optimizer);
-    group->barrier().wait();
-  });
-  run_ranks(2, [&](const Group& group) {
-    const Record wanted = trained(group, 2, Shard::none);
-    for (const Record& record : of_ranks) EXPECT_TRUE(record == wanted);
-  });
-}
-
-TEST(Sharded, RanksCountTheSameWritesAndStopAfterTheSameStep) {
-  std::mutex mutex;
-  std::vector<std::uint64_t> writes;
-  run_ranks(3, [&](const Group& group) {
-    Pair it(group, {.compare_every = 1, .shard = Shard::optimizer});
-    for (int step = 0; step < 10 && !it.ddp.should_stop(); ++step) {
-      if (step == 3 && group->rank() == 1) request_stop(*group, "enough");
-      it.backward();
-      it.optimizer.step();
-      it.optimizer.zero_grad();
-    }
-    EXPECT_EQ(it.ddp.steps(), 4);
-    EXPECT_EQ(it.ddp.should_stop(), "enough");
-    const std::scoped_lock lock(mutex);
-    for (const Tensor& parameter : it.ddp.parameters()) writes.push_back(parameter.version());
-  });
-  const std::size_t each = writes.size() / 3;
-  for (std::size_t i = each; i < writes.size(); ++i) EXPECT_EQ(writes[i], writes[i - each]);
 }
 
 }  // namespace

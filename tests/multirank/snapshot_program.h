@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,8 @@ namespace fs = std::filesystem;
 using Group = std::shared_ptr<ProcessGroup>;
 
 inline constexpr std::int64_t kSamples = 50, kBatch = 12, kSteps = 14;  // five batches in an epoch
+inline constexpr const char* kStep4 = "step-000000000004-g000001";
+inline constexpr const char* kStep8 = "step-000000000008-g000001";
 
 inline data::TensorDataset dataset() {
   const Tensor x = Tensor::empty({kSamples, 5});
@@ -88,6 +92,7 @@ struct Program {
   bool waits = true;               // for each snapshot, so that none is left out
   std::function<void(std::int64_t step)> behind_step = nullptr;
   Snapshots snapshots;
+  std::optional<RestoredSnapshot> restored = std::nullopt;
 };
 
 struct Outcome {
@@ -96,21 +101,35 @@ struct Outcome {
   std::int64_t samples = 0;
 };
 
+// Runs `body` on each rank of a program that has resumed in its folder of `disks`.
+inline void run_programs(const std::vector<fs::path>& disks, const std::function<void(Program&)>& body,
+                         const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none,
+                         const RankThreadsOptions& threads = {}) {
+  run_ranks(
+      static_cast<int>(disks.size()),
+      [&](const Group& group) {
+        Program it(group, disks[static_cast<std::size_t>(group->rank())], options, shard);
+        it.restored = it.snapshots.restore();
+        body(it);
+      },
+      threads);
+}
+
 // Goes on to `stop` steps, each rank in a folder of its own, as if each had a disk of its own.
 inline Outcome run_on(const std::vector<fs::path>& disks, std::int64_t stop,
                       const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none) {
   Outcome outcome;
-  run_ranks(static_cast<int>(disks.size()), [&](const Group& group) {
-    Program it(group, disks[static_cast<std::size_t>(group->rank())], options, shard);
-    const auto restored = it.snapshots.restore();
-    it.train(stop);
-    EXPECT_NO_THROW(it.ddp.check_replicas());
-    if (group->rank() == 0) {
-      if (restored) outcome.restored = restored->step;
-      outcome.weights = weights_of(it.model);
-      outcome.samples = it.samples;
-    }
-  });
+  run_programs(
+      disks,
+      [&](Program& it) {
+        it.train(stop);
+        EXPECT_NO_THROW(it.ddp.check_replicas());
+        if (it.group->rank() != 0) return;
+        if (it.restored) outcome.restored = it.restored->step;
+        outcome.weights = weights_of(it.model);
+        outcome.samples = it.samples;
+      },
+      options, shard);
   return outcome;
 }
 
@@ -118,6 +137,37 @@ inline Outcome run_on(const std::vector<fs::path>& disks, std::int64_t stop,
 inline Outcome run(int ranks, const fs::path& folder, std::int64_t stop, const SnapshotOptions& options = {.every = 4},
                    Shard shard = Shard::none) {
   return run_on(std::vector(static_cast<std::size_t>(ranks), folder), stop, options, shard);
+}
+
+// Rank `dead` leaves after `at_step`, as a rank that dies does for the others; they unwind.
+inline void run_until_lost(const std::vector<fs::path>& disks, int dead, std::int64_t at_step,
+                           const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none) {
+  EXPECT_ANY_THROW(run_ranks(static_cast<int>(disks.size()), [&](const Group& group) {
+    SnapshotOptions own = options;
+    own.rescue = options.rescue && group->rank() != dead;  // a dead rank saves nothing
+    Program it(group, disks[static_cast<std::size_t>(group->rank())], own, shard);
+    it.snapshots.restore();
+    it.train(at_step);
+    group->barrier().wait();  // all have finished that step
+    if (group->rank() == dead) throw std::runtime_error("this rank dies");
+    it.train(at_step + 5);
+  }));
+}
+
+inline std::vector<fs::path> disks_in(const fs::path& folder, int ranks) {
+  std::vector<fs::path> disks;
+  for (int rank = 0; rank < ranks; ++rank) disks.push_back(folder / std::to_string(rank));
+  return disks;
+}
+
+// Flips a bit in the middle of a file.
+inline void damage(const fs::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(middle);
+  const int was = file.get();
+  file.seekp(middle);
+  file.put(static_cast<char>(was ^ 4));
 }
 
 }  // namespace lockstep::testing

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that have disks of their own: the newest snapshot that any of them holds is the job's.
+// Snapshots and their disks: of ranks that have disks of their own, of which the newest that any of them holds is the
+// job's; one that is full of the job's own older ones; and one that does not say how full it is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/child.h"
@@ -15,13 +20,9 @@
 namespace lockstep::testing::snapshots_disks_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr const char* kStep4 = "step-000000000004-g000001";
-constexpr const char* kStep8 = "step-000000000008-g000001";
+using ::testing::IsSupersetOf;
 
 // A job whose steps 4 and 8 are saved, to copy from, and what it comes to undisturbed.
 struct Saved {
@@ -36,50 +37,33 @@ struct Saved {
   const Outcome undisturbed;
 };
 
-void damage(const fs::path& snapshot) {
-  std::fstream file(snapshot / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(-3, std::ios::end);
-  file.put('x');
-}
-
-TEST(SnapshotsOfSeveralDisks, TheNewestThatAnyRankHoldsWins) {
+TEST(SnapshotsOfSeveralDisks, TheNewestWholeOneThatAnyRankHoldsWins) {
   for (const int ranks : {2, 3}) {
     const Saved saved(ranks);
-    for (int holder = 0; holder < ranks; ++holder) {
-      const TemporaryFolder folder;
-      std::vector<fs::path> disks;
-      for (int rank = 0; rank < ranks; ++rank) disks.push_back(folder / std::to_string(rank));
-      const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % ranks)]; };
-      saved.give(at(holder), kStep8);
-      saved.give(at(holder + 1), kStep4);  // older; with 3 ranks the last one has none
-      const Outcome last = run_on(disks, kSteps);
-      EXPECT_EQ(last.restored, 8) << ranks << " ranks, held by " << holder;
-      EXPECT_EQ(last.weights, saved.undisturbed.weights) << ranks << " ranks, held by " << holder;
-      EXPECT_EQ(last.samples, saved.undisturbed.samples);
-      EXPECT_EQ(snapshots_in(disks[0]).back(), "step-000000000012-g000002") << "rank 0 writes";
+    for (const bool is_damaged : {false, true}) {
+      for (int holder = 0; holder < ranks; ++holder) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, held by " + std::to_string(holder));
+        const TemporaryFolder folder;
+        const std::vector<fs::path> disks = disks_in(folder, ranks);
+        const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % ranks)]; };
+        saved.give(at(holder), kStep8);
+        if (is_damaged) damage(at(holder) / kStep8 / "model.safetensors");
+        saved.give(at(holder + 1), kStep4);  // older; with 3 ranks the last one has none
+        const Outcome last = run_on(disks, kSteps);
+        EXPECT_EQ(last.restored, is_damaged ? 4 : 8);
+        EXPECT_EQ(last.weights, saved.undisturbed.weights);
+        EXPECT_EQ(last.samples, saved.undisturbed.samples);
+        EXPECT_EQ(snapshots_in(disks[0]).back(), "step-000000000012-g000002") << "rank 0 writes";
+      }
     }
-  }
-}
-
-TEST(SnapshotsOfSeveralDisks, ADamagedOneIsPassedOverForAnothersWholeOne) {
-  const Saved saved(3);
-  for (int holder = 0; holder < 3; ++holder) {
+    // The same step whole on another disk.
     const TemporaryFolder folder;
-    const std::vector<fs::path> disks{folder / "0", folder / "1", folder / "2"};
-    const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % 3)]; };
-    saved.give(at(holder), kStep8);
-    damage(at(holder) / kStep8);
-    saved.give(at(holder + 1), kStep4);
-    const Outcome last = run_on(disks, kSteps);
-    EXPECT_EQ(last.restored, 4) << holder;
-    EXPECT_EQ(last.weights, saved.undisturbed.weights) << holder;
+    const std::vector<fs::path> disks = disks_in(folder, ranks);
+    saved.give(disks.front(), kStep8);
+    saved.give(disks.back(), kStep8);
+    damage(disks.front() / kStep8 / "model.safetensors");
+    EXPECT_EQ(run_on(disks, 9).restored, 8);
   }
-  // The same step whole on another disk.
-  const TemporaryFolder folder;
-  saved.give(folder / "0", kStep8);
-  saved.give(folder / "2", kStep8);
-  damage(folder / "0" / kStep8);
-  EXPECT_EQ(run_on({folder / "0", folder / "1", folder / "2"}, 9).restored, 8);
 }
 
 TEST(SnapshotsOfSeveralDisks, ADiskThatWasAwayBringsNothingBackThatTheJobHasLeft) {
@@ -96,15 +80,8 @@ TEST(SnapshotsOfSeveralDisks, ADiskThatWasAwayBringsNothingBackThatTheJobHasLeft
 TEST(SnapshotsOfSeveralDisks, WhatASurvivorHasSavedGoesOnceANewerOneIsThere) {
   const Saved saved(2);
   const TemporaryFolder folder;
-  const std::vector<fs::path> disks{folder / "0", folder / "1"};
-  EXPECT_ANY_THROW(run_ranks(2, [&](const Group& group) {
-    Program it(group, disks[static_cast<std::size_t>(group->rank())], {.every = 4, .rescue = group->rank() == 1});
-    it.snapshots.restore();
-    it.train(6);
-    group->barrier().wait();
-    if (group->rank() == 0) throw std::runtime_error("this rank dies");
-    it.train(kSteps);
-  }));
+  const std::vector<fs::path> disks = disks_in(folder, 2);
+  run_until_lost(disks, 0, 6);
   const std::string rescued = "step-000000000006-g000001-r1";
   EXPECT_THAT(snapshots_in(disks[1]), ElementsAre(rescued, "step-000000000006-g000001.rescue"));
   EXPECT_EQ(run_on(disks, 10).restored, 6);
@@ -120,7 +97,7 @@ TEST(SnapshotsOfSeveralDisks, TheNewestOfALaterLockstepIsNotPassedOver) {
   const Saved saved(2);
   for (int holder = 0; holder < 2; ++holder) {
     const TemporaryFolder folder;
-    const std::vector<fs::path> disks{folder / "0", folder / "1"};
+    const std::vector<fs::path> disks = disks_in(folder, 2);
     const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % 2)]; };
     saved.give(at(holder), kStep8);
     checkpoint::rewrite_as_later(at(holder) / kStep8 / "manifest.json", "lockstep snapshot");
@@ -136,6 +113,12 @@ TEST(SnapshotsOfSeveralDisks, TheNewestOfALaterLockstepIsNotPassedOver) {
     fs::rename(at(holder) / kStep8, folder / "away");
     EXPECT_EQ(run_on(disks, kSteps).restored, 4);
   }
+  // A start of a later lockstep, too.
+  const TemporaryFolder folder;
+  saved.give(folder / "0", kStep8);
+  checkpoint::record_generation(folder / "0", {.number = 2, .from_step = 8, .writer = "rank 0", .time = "now"});
+  checkpoint::rewrite_as_later(folder / "0" / "generation-000002.json", "lockstep generation");
+  expect_text(error_of([&] { run_on(disks_in(folder, 2), kSteps); }), {"generation-000002.json", "update lockstep"});
 }
 
 TEST(SnapshotsOfSeveralDisks, AnOlderOneOfALaterLockstepIsInNobodysWayAndStays) {
@@ -148,18 +131,6 @@ TEST(SnapshotsOfSeveralDisks, AnOlderOneOfALaterLockstepIsInNobodysWayAndStays) 
   EXPECT_EQ(last.restored, 8);
   EXPECT_EQ(last.weights, saved.undisturbed.weights);
   EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre(kStep4, "step-000000000014-g000002"));
-}
-
-TEST(SnapshotsOfSeveralDisks, ARecordOfALaterLockstepIsAStartThatIsNotPassedOver) {
-  const Saved saved(2);
-  const TemporaryFolder folder;
-  saved.give(folder / "0", kStep8);
-  checkpoint::record_generation(folder / "0", {.number = 2, .from_step = 8, .writer = "rank 0", .time = "now"});
-  checkpoint::rewrite_as_later(folder / "0" / "generation-000002.json", "lockstep generation");
-  run_ranks(2, [&](const Group& group) {
-    Program it(group, folder / std::to_string(group->rank()), {});
-    expect_text(error_of([&] { it.snapshots.restore(); }), {"generation-000002.json", "update lockstep"});
-  });
 }
 
 TEST(SnapshotsOfSeveralDisks, NothingIsMadeOnDisksThatHaveNone) {
@@ -176,18 +147,82 @@ TEST(Snapshots, OneThatMayNotBeReadIsAnErrorAndNoFreshStart) {
   for (const auto& entry : fs::recursive_directory_iterator(folder.string())) {
     fs::permissions(entry.path(), fs::perms(entry.is_directory() ? 0777 : 0666));
   }
-  fs::permissions(folder / "run/step-000000000004-g000001/model.safetensors", fs::perms::none);
+  fs::permissions(folder / "run" / kStep4 / "model.safetensors", fs::perms::none);
   fs::permissions(folder / "run", fs::perms(0777));
   Child child([&](const Line&) {
     constexpr uid_t kNobody = 65534;
     if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return 2;
-    const std::string error = error_of([&] { run(2, folder / "run", kSteps); });
-    EXPECT_THAT(error,
-                AllOf(HasSubstr("Snapshots::restore"), HasSubstr("model.safetensors"), HasSubstr("Permission denied")));
+    expect_text(error_of([&] { run(2, folder / "run", kSteps); }),
+                {"Snapshots::restore", "model.safetensors", "Permission denied"});
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(child.wait(), 0);
   EXPECT_FALSE(fs::exists(folder / "run/generation-000002.json"));
+}
+
+// Runs the body in a process that has `folder` on a disk of its own.
+void with_disk(const TemporaryFolder& folder, const char* type, const char* options,
+               const std::function<void()>& body) {
+  constexpr int kNoDisk = 77;
+  Child child([&](const Line&) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", folder.c_str(), type, 0, options) != 0) {
+      return kNoDisk;
+    }
+    body();
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  const int status = child.wait();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoDisk) GTEST_SKIP() << "this process may not mount a " << type;
+  EXPECT_EQ(status, 0) << "in the child, see above";
+}
+
+// Until nothing is left.
+void fill(const fs::path& file) {
+  std::ofstream out(file, std::ios::binary);
+  while (out.put('x').flush()) {
+  }
+}
+
+// A snapshot takes three pages, and the disk has twelve, two of which the lock and the record take.
+TEST(SnapshotsRoom, OlderOnesMakeRoomWhileTheJobRunsButNotWhatTheProgramWantsToKeep) {
+  for (const bool wants_every_fourth : {false, true}) {
+    const TemporaryFolder folder;
+    with_disk(folder, "tmpfs", "size=48k", [&] {
+      run(1, folder / "run", kSteps,
+          {.every = 2, .keep = wants_every_fourth ? 1 : 4, .keep_every = wants_every_fourth ? 4 : 0});
+      const std::vector<std::string> names = snapshots_in(folder / "run");
+      using Names = std::vector<std::string>;
+      EXPECT_THAT(names, IsSupersetOf(wants_every_fourth ? Names{kStep4, kStep8} : Names{"step-000000000014-g000001"}));
+      EXPECT_LE(names.size(), 3u);
+    });
+  }
+}
+
+// The newest that can be read is not among what makes room, though a damaged one is newer.
+TEST(SnapshotsRoom, OlderOnesMakeRoomForAStartAndWhatItResumesFromStays) {
+  for (const bool is_damaged : {false, true}) {
+    const TemporaryFolder folder;
+    with_disk(folder, "tmpfs", "size=64k", [&] {
+      run(1, folder / "run", 9, {.every = 2});
+      ASSERT_EQ(snapshots_in(folder / "run").size(), 3u);
+      if (is_damaged) damage(folder / "run" / kStep8 / "model.safetensors");
+      fill(folder / "of somebody else");
+      const std::int64_t newest = is_damaged ? 6 : 8;
+      EXPECT_EQ(run(1, folder / "run", newest, {.every = 0}).restored, newest);
+      EXPECT_EQ(run(1, folder / "run", kSteps, {.every = 2}).restored, newest);
+      EXPECT_EQ(run(1, folder / "run", kSteps, {.every = 2}).restored, 14);
+    });
+  }
+}
+
+// As FUSE's default has it, statvfs() says 0 of all.
+TEST(SnapshotsRoom, ADiskThatDoesNotSayItsSizeIsNotCalledFull) {
+  const TemporaryFolder folder;
+  with_disk(folder, "ramfs", "", [&] {
+    run(1, folder / "run", 9);
+    EXPECT_EQ(run(1, folder / "run", kSteps).restored, 8);
+  });
 }
 
 }  // namespace

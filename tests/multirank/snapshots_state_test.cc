@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of what is not one replica: values that each rank has its own of, and two networks.
+// Snapshots of values that each rank has its own of, and snapshots that are kept for their value.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <stdexcept>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/stop.h"
-#include "lockstep/optim/optimizer.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
@@ -15,30 +16,31 @@
 namespace lockstep::testing::snapshots_state_test {
 namespace {
 
+using ::testing::ElementsAre;
+
 TEST(SnapshotsOfRanks, AStopThatAllHaveAgreedOnSavesWhatBelongsToEach) {
   const TemporaryFolder folder;
-  run_ranks(3, [&](const Group& group) {
-    Program it(group, folder / "run", {.every = 4});
-    std::int64_t rows = 0;
-    it.snapshots.add_per_rank("rows", rows);
-    it.snapshots.restore();
-    it.train(5);
-    rows = 100 + group->rank();
-    it.train(6);
-    rows = 200;  // behind the last step
-    if (group->rank() == 1) request_stop(*group, "enough");
-    group->barrier().wait();
-    EXPECT_EQ(should_stop(*group, StopView::all_ranks), "enough");
-  });
-  run_ranks(3, [&](const Group& group) {
-    Program it(group, folder / "run", {.every = 4});
-    std::int64_t rows = 0;
-    it.snapshots.add_per_rank("rows", rows);
-    const auto restored = it.snapshots.restore();
-    ASSERT_TRUE(restored);
-    EXPECT_EQ(restored->step, 6);
-    EXPECT_EQ(rows, 100 + group->rank());
-  });
+  for (const bool is_first : {true, false}) {
+    run_ranks(3, [&](const Group& group) {
+      Program it(group, folder / "run", {.every = 4});
+      std::int64_t rows = 0;
+      it.snapshots.add_per_rank("rows", rows);
+      const auto restored = it.snapshots.restore();
+      ASSERT_EQ(restored.has_value(), !is_first);
+      if (restored) {
+        EXPECT_EQ(restored->step, 6);
+        EXPECT_EQ(rows, 100 + group->rank());
+        return;
+      }
+      it.train(5);
+      rows = 100 + group->rank();
+      it.train(6);
+      rows = 200;  // behind the last step
+      if (group->rank() == 1) request_stop(*group, "enough");
+      group->barrier().wait();
+      EXPECT_EQ(should_stop(*group, StopView::all_ranks), "enough");  // as an evaluation's Metrics do
+    });
+  }
 }
 
 TEST(SnapshotsOfRanks, RanksThatAddDifferentThingsAreToldBeforeTheFirstStep) {
@@ -87,71 +89,114 @@ TEST(SnapshotsOfRanks, ALostRankTakesTheStepsSinceTheLastSaveAlongUnlessItsValue
   }
 }
 
-Tensor filled(const Shape& shape, std::uint64_t seed) {
-  const Tensor result = Tensor::empty(shape);
-  Generator generator(seed);
-  for (float& value : result.values<float>()) value = generator.normal();
-  return result;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Evaluates after each of `values`.size() steps: the value of step i + 1 is values[i]. What save_if_best() said.
+std::vector<bool> evaluate_each(int ranks, const fs::path& folder, const std::vector<double>& values,
+                                const SnapshotOptions& options) {
+  std::vector<bool> said;
+  run_programs(
+      std::vector<fs::path>(static_cast<std::size_t>(ranks), folder),
+      [&](Program& it) {
+        for (const double value : values) {
+          it.train(it.ddp.steps() + 1);
+          // Rank 0's counts, whatever the others think.
+          const bool is_best = it.snapshots.save_if_best(it.group->rank() == 0 ? value : -value);
+          it.snapshots.wait();
+          if (it.group->rank() == 0) said.push_back(is_best);
+        }
+      },
+      options);
+  return said;
 }
 
-// Two networks, as of a GAN, of which the second takes two steps for one of the first's.
-Values trained(const Group& group, const fs::path& folder, std::int64_t stop, std::int64_t& from, bool dies) {
-  nn::Sequential first{nn::Linear(5, 8), nn::Tanh(), nn::Linear(8, 2)},
-      second{nn::Linear(5, 4), nn::Tanh(), nn::Linear(4, 2)};
-  first.initialize(1);
-  second.initialize(2);
-  DistributedDataParallel one(first, group), other(second, group);
-  optim::AdamW of_one(one.parameters(), {.lr = 0.01});
-  optim::SGD of_other(other.parameters(), {.lr = 0.05, .momentum = 0.9});
-  Snapshots snapshots(folder, one, {.every = 4, .rescue = !dies});
-  snapshots.add("critic", other);
-  snapshots.add("optimizer", of_one);
-  snapshots.add("critic_optimizer", of_other);
-  if (const auto restored = snapshots.restore()) from = restored->step;
-  EXPECT_EQ(other.steps(), 2 * one.steps());
-  const Tensor x = filled({6, 5}, 1 + group->rank()), y = filled({6, 2}, 3);
-  while (one.steps() < stop) {
-    for (int twice = 0; twice < 2; ++twice) {
-      other.backward(mse_loss(other(x), y));
-      of_other.step();
-      of_other.zero_grad();
+// The steps of the snapshots that are there.
+std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : snapshots_in(folder)) steps.push_back(std::stoll(name.substr(name.find('-') + 1)));
+  return steps;
+}
+
+TEST(BestSnapshots, TheLowestValuesAreKeptBesideTheNewest) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(evaluate_each(2, folder / "run", {5, 3, 4, 9, kNan, 3, 2.5, 8}, {.keep = 1, .keep_best = 2}),
+              ElementsAre(true, true, true, false, false, true, true, false));
+  // 3 of step 2 is better than 3 of step 6: it came first.
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(2, 7));
+}
+
+TEST(BestSnapshots, TheHighestWhereTheOptionsSaySo) {
+  const TemporaryFolder folder;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(evaluate_each(1, folder / "run", {0.5, 0.25, kInfinity, 0.75},
+                            {.keep = 1, .keep_best = 2, .higher_is_better = true}),
+              ElementsAre(true, true, true, true));
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(3, 4));
+}
+
+TEST(BestSnapshots, ASnapshotThatIsThereIsKeptForItsValue) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(evaluate_each(2, folder / "run", {1, 2, 3, 4, 5, 6}, {.every = 2, .keep = 1, .keep_best = 1}),
+              ElementsAre(true, false, false, false, false, false));
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(1, 6));
+  const TemporaryFolder other;
+  EXPECT_THAT(evaluate_each(2, other / "run", {6, 1, 5, 4}, {.every = 2, .keep = 1, .keep_best = 1}),
+              ElementsAre(true, true, false, false));
+  EXPECT_THAT(steps_in(other / "run"), ElementsAre(2, 4));
+}
+
+TEST(BestSnapshots, CountOverStartsAndWhatHasNoValueIsNone) {
+  const TemporaryFolder folder;
+  const SnapshotOptions options{.keep = 1, .keep_best = 1};
+  evaluate_each(2, folder / "run", {7, 2}, options);
+  EXPECT_THAT(evaluate_each(2, folder / "run", {3, 4}, options), ElementsAre(false, false));
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(2));
+  run(2, folder / "run", 6, {.every = 2, .keep = 1, .keep_best = 1});
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(2, 6));
+  run(2, folder / "run", 8, {.every = 2, .keep = 1});
+  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(8)) << "who asks for none gets none";
+}
+
+TEST(BestSnapshots, ItsModelIsLoadedOnEveryRankAndTheLastStepIsSavedBefore) {
+  for (const Shard shard : {Shard::none, Shard::optimizer}) {
+    for (const bool has_own_disks : {false, true}) {
+      const TemporaryFolder folder;
+      const std::vector<fs::path> disks = has_own_disks ? disks_in(folder, 3) : std::vector<fs::path>(3, folder / "0");
+      run_programs(
+          disks,
+          [&](Program& it) {
+            Values best;
+            for (const double value : {3.0, 1.0, 2.0}) {
+              it.train(it.ddp.steps() + 1);
+              if (it.snapshots.save_if_best(value)) best = weights_of(it.model);
+            }
+            it.train(5);
+            EXPECT_NE(weights_of(it.model), best);
+            const auto found = it.snapshots.load_best_model();
+            if (!found) throw InvalidArgument("there is none");
+            EXPECT_EQ(found->step, 2);
+            EXPECT_EQ(found->value, 1.0);
+            EXPECT_EQ(weights_of(it.model), best);
+            expect_text(error_of([&] { it.snapshots.step(); }), {"step() was called after load_best_model()"});
+          },
+          {.keep = 1, .keep_best = 1}, shard);
+      EXPECT_EQ(run_on(disks, 6, {.every = 4}, shard).restored, 5);
     }
-    if (dies && one.steps() == 5) throw std::runtime_error("this rank dies");
-    one.backward(mse_loss(one(x), y));
-    of_one.step();
-    of_one.zero_grad();
-    snapshots.step();
-    snapshots.wait();
   }
-  Values values = weights_of(first);
-  for (auto& [name, numbers] : weights_of(second)) values["critic." + name] = numbers;
-  return values;
 }
 
-TEST(SnapshotsOfTwoNetworks, GoOnAsOneStateAlsoAfterADeathBetweenTheirUpdates) {
-  const TemporaryFolder whole, parts;
-  std::int64_t from = -1;
-  Values undisturbed, last;
+TEST(BestSnapshots, WhereNoneHasAValueThereIsNoBest) {
+  const TemporaryFolder folder;
   run_ranks(2, [&](const Group& group) {
-    std::int64_t none = 0;
-    const Values values = trained(group, whole / "run", 9, none, false);
-    if (group->rank() == 0) undisturbed = values;
+    Program it(group, folder / "run", {.every = 1});
+    expect_text(error_of([&] { it.snapshots.save_if_best(1); }), {"save_if_best() was called before restore()"});
+    it.snapshots.restore();
+    expect_text(error_of([&] { it.snapshots.save_if_best(1); }), {"keep_best, which is 0"});
+    it.train(2);
+    EXPECT_FALSE(it.snapshots.load_best_model());
+    it.train(3);  // nothing was changed
   });
-  // One network has taken a step and the other has not when rank 1 dies: that state is none.
-  EXPECT_ANY_THROW(run_ranks(2, [&](const Group& group) {
-    std::int64_t none = 0;
-    trained(group, parts / "run", 9, none, group->rank() == 1);
-  }));
-  run_ranks(2, [&](const Group& group) {
-    std::int64_t own = -1;
-    const Values values = trained(group, parts / "run", 9, own, false);
-    if (group->rank() == 0) {
-      last = values;
-      from = own;
-    }
-  });
-  EXPECT_EQ(from, 4);
-  EXPECT_EQ(last, undisturbed);
+  EXPECT_EQ(run(2, folder / "run", 3).restored, 3);
 }
 
 }  // namespace

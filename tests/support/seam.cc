@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
 #include "tests/support/sanitized.h"
@@ -30,8 +33,31 @@ const std::vector<std::pair<std::string, bool Seam::*>>& seam_features() {
       {"scales", &Seam::scales},
       {"channels_last", &Seam::channels_last},
       {"set_weight", &Seam::set_weight},
+      {"hosts", &Seam::hosts},
+      {"surrounds", &Seam::surrounds},
+      {"steps_down", &Seam::steps_down},
   };
   return all;
+}
+
+int parts_of(const Seam& seam) { return seam.accumulates ? 2 : 1; }
+double rate_of(const Seam& seam, int step) {
+  const double rate = seam.adam ? 0.01 : 0.1;
+  return seam.schedules ? rate * (step + 1) / seam.steps : rate;
+}
+
+std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks) {
+  Generator random(seam.seed * 7 + static_cast<std::uint64_t>(100 * step + 10 * part + ranks));
+  std::vector<std::int64_t> cuts{0, kSeamRows};
+  for (int rank = 1; rank < ranks; ++rank) {
+    cuts.push_back(seam.uneven ? static_cast<std::int64_t>(random.below(kSeamRows + 1)) : kSeamRows * rank / ranks);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+std::vector<int> hosts_of(const Seam& seam, int ranks) {
+  return seam.hosts && ranks > 1 ? std::vector{1, ranks - 1} : std::vector<int>();
 }
 
 Seam draw_seam(std::uint64_t seed) {
@@ -72,6 +98,56 @@ Seam smallest(Seam seam, const std::function<bool(const Seam&)>& fails) {
   return seam;
 }
 
+// The program as a user would write it, in LibTorch's words or in our own.
+std::string source_of(const Seam& seam, bool torchs) {
+  std::string text = "Net net;";
+  const auto line = [&](bool is_in, std::string_view what) {
+    if (is_in) text += fmt::format("\n{}", what);
+  };
+  const char* const arrow = torchs ? "->" : ".";
+  line(seam.frozen, fmt::format("for (auto& p : net.first{}parameters()) p.set_requires_grad(false);", arrow));
+  line(seam.thaws, fmt::format("for (auto& p : net.late{}parameters()) p.set_requires_grad(false);", arrow));
+  line(true, fmt::format("DistributedDataParallel ddp(net, group{});  // {} ranks{}",
+                         seam.shards ? ", {.shard = Shard::optimizer}" : "", seam.ranks,
+                         seam.hosts ? ", the first on a host of its own" : ""));
+  const std::string base = fmt::format("{}{}",
+                                       seam.fused ? "Fused"
+                                       : torchs   ? "torch::optim::"
+                                                  : "optim::",
+                                       seam.adam ? "AdamW" : "SGD");
+  line(true, torchs && seam.shards ? fmt::format("ShardedOptimizer<{}> optimizer(ddp, parameters, options);", base)
+                                   : fmt::format("{} optimizer(parameters, options);", base));
+  line(seam.scales, "GradScaler scaler({.init_scale = 1024});");
+  line(seam.resumes_at > 0,
+       fmt::format("Snapshots snapshots(folder, ddp);  // all ends after step {}, and resumes on {} ranks",
+                   seam.resumes_at, seam.resumes_with));
+  line(seam.steps_down, "StepLR scheduler(optimizer, 2, 0.5);");
+  line(seam.autocasts && seam.surrounds, "const Autocast scope(at::kCPU, at::kBFloat16);");
+  line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
+  line(seam.thaws, fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group);", kSeamChange));
+  line(seam.thaws || seam.joins_late,
+       fmt::format("  if (step == {}) {};", kSeamChange,
+                   torchs ? "optimizer.add_param_group(net.late)" : "optimizers.push_back(net.late.parameters())"));
+  line(seam.schedules && !seam.steps_down, "  set_learning_rate(optimizer, step);");
+  line(true, "  optimizer.zero_grad();");
+  line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
+  line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
+  line(seam.uneven, "    if (x.size(0) == 0) { ddp.step_without_data(); continue; }  // with the last micro-batch");
+  line(seam.autocasts && !seam.surrounds, "    const Autocast scope(at::kCPU, at::kBFloat16);");
+  line(seam.set_weight, "    ddp.set_weight(rows);");
+  line(true, fmt::format("    const auto y = ddp(x{});", seam.channels_last ? " /* channels last */" : ""));
+  line(seam.evaluates, "    { NoGrad guard; ddp(some); }");
+  line(true, seam.scales ? "    scaler.scale(loss_of(y)).backward();" : "    ddp.backward(loss_of(y));");
+  line(seam.accumulates, "  }");
+  line(seam.clips && seam.scales, "  scaler.unscale_(optimizer);");
+  line(seam.clips, "  clip_grad_norm(parameters, most);");
+  line(true, seam.scales ? "  scaler.step(optimizer), scaler.update();" : "  optimizer.step();");
+  line(seam.steps_down, "  scheduler.step();");
+  line(seam.compares, "  ddp.check_replicas();");
+  line(seam.evaluates, "  { NoGrad guard; ddp.eval(); ddp(some); ddp.train(); }");
+  return text + "\n}\n";
+}
+
 }  // namespace
 
 void expect_seams_to_hold(const SeamEngine& engine) {
@@ -84,7 +160,7 @@ void expect_seams_to_hold(const SeamEngine& engine) {
     if (!fails(drawn)) continue;
     const Seam small = engine.without_what_it_refuses(smallest(drawn, fails));
     ADD_FAILURE() << describe(drawn) << "\nfails as " << describe(small) << ": " << engine.fault_of(small) << "\n"
-                  << engine.source_of(small);
+                  << source_of(small, engine.is_torchs);
   }
 }
 

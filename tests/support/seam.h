@@ -30,22 +30,34 @@ struct Seam {
   bool evaluates = false;   // between forward and backward, and after each step
   bool shards = false;
   bool compares = false;  // replicas after every step
+  bool hosts = false;     // the first rank has a host of its own, and the others share one
   // LibTorch's alone.
   bool fused = false;
   bool autocasts = false;
   bool scales = false;
   bool channels_last = false;
   bool set_weight = false;  // the weight of a micro-batch is given, not counted
+  bool surrounds = false;   // the scope of autocast is around the loop, evaluations and all
+  bool steps_down = false;  // torch's own StepLR
 };
 
-// What a program may do, in the order of the members.
+inline constexpr int kSeamChange = 3;         // the step before which a layer thaws or joins the optimizer
+inline constexpr std::int64_t kSeamRows = 7;  // of a micro-batch
+int parts_of(const Seam& seam);               // micro-batches of a step
+double rate_of(const Seam& seam, int step);
+// Rank r has rows [cuts[r], cuts[r + 1]) of a micro-batch.
+std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks);
+// Ranks of each host, for RankThreadsOptions; empty: all are on one.
+std::vector<int> hosts_of(const Seam& seam, int ranks);
+
+// What a program may do. A seed draws in this order.
 const std::vector<std::pair<std::string, bool Seam::*>>& seam_features();
 
 // What an engine makes of the programs.
 struct SeamEngine {
   std::function<Seam(Seam)> without_what_it_refuses;
   std::function<std::string(const Seam&)> fault_of;  // what is wrong after training; empty: nothing
-  std::function<std::string(const Seam&)> source_of;
+  bool is_torchs = false;                            // its programs are printed as LibTorch's
 };
 
 // Tries 100 programs, or LOCKSTEP_SEAMS, from seed 1 or LOCKSTEP_SEAMS_SEED on. One that fails is a failure of the
