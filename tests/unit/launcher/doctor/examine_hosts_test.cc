@@ -4,19 +4,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "launcher/doctor/host_trial.h"
 #include "runtime/base/record.h"
 #include "runtime/base/unique_fd.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::launcher::doctor::examine_hosts_test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
+using lockstep::testing::expect_message;
 
 std::string line_of(const TrialAnswer& said) {
   return std::string(kTrialLine) + escaped(write_record(said, TrialAnswer::kFields));
@@ -34,20 +33,23 @@ TriedHost tried(const std::string& name, const std::string& build) {
   return host;
 }
 
-std::vector<std::string> lines(const std::vector<TriedHost>& hosts) {
-  std::vector<std::string> texts;
+std::string lines(const std::vector<TriedHost>& hosts) {
+  std::string text;
   for (const Finding& finding : findings_of(hosts, "60 s")) {
-    texts.push_back(finding.name + ": " + finding.value + (finding.health == Health::problem ? " -> " : "") +
-                    finding.remedy);
+    text +=
+        finding.name + ": " + finding.value + (finding.health == Health::problem ? " -> " : "") + finding.remedy + "\n";
   }
-  return texts;
+  return text;
 }
 
-TEST(TriedHosts, SayHowTheyAreAndThenWhomTheyReach) {
-  EXPECT_THAT(lines({tried("a", "x"), tried("b", "x")}),
-              ElementsAre("a: a-name, 10.0.0.1 (eth0)", "b: b-name, 10.0.0.1 (eth0)", "a to the others: 0 of 1 reached",
-                          "a to z: 10.0.0.9:7: refused -> open the port", "b to the others: 0 of 1 reached",
-                          "b to z: 10.0.0.9:7: refused -> open the port"));
+TEST(TriedHosts, SayHowTheyAreAndWhomTheyReachOrThatTheyDidNotAnswerOrEndOrHaveAnotherBuild) {
+  expect_message("launcher", "two hosts", lines({tried("a", "x"), tried("b", "x")}));
+  TriedHost silent{.name = "a", .command = "ssh a lockstep agent", .ending = "exited with code 255"};
+  TriedHost first = tried("b", "0.2.0 x"), other = tried("c", "0.1.0 y");
+  first.findings.clear();
+  other.findings.clear();
+  other.is_done = false;
+  expect_message("launcher", "problems", lines({silent, first, other}));
 }
 
 // One line names all 400 other hosts.
@@ -71,21 +73,7 @@ TEST(HostTrial, TakesThePeersOfALargeJob) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   dup2(terminal.get(), STDIN_FILENO);
   EXPECT_EQ(code, 0);
-  EXPECT_THAT(said, HasSubstr("0 of 400 reached"));
-}
-
-TEST(TriedHosts, AreNamedIfTheyDidNotAnswerOrEndOrHaveAnotherBuild) {
-  TriedHost silent{.name = "a", .command = "ssh a lockstep agent", .ending = "exited with code 255"};
-  TriedHost first = tried("b", "0.2.0 x"), other = tried("c", "0.1.0 y");
-  first.findings.clear();
-  other.findings.clear();
-  other.is_done = false;
-  EXPECT_THAT(
-      lines({silent, first, other}),
-      ElementsAre(
-          HasSubstr("a: `ssh a lockstep agent` exited with code 255 -> look at what this command wrote"),
-          "c: this host has another lockstep than b: '0.1.0 y' and '0.2.0 x' -> install the same build on both hosts",
-          HasSubstr("c: did not try all others within 60 s")));
+  EXPECT_NE(said.find("0 of 400 reached"), std::string::npos) << said;
 }
 
 TEST(TriedHosts, ShowTheUserWhatIsNotATrials) {
