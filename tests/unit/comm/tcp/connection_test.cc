@@ -101,16 +101,6 @@ class ConnectionTest : public ::testing::Test {
   End b_;
 };
 
-TEST_F(ConnectionTest, FramesComeInOrder) {
-  a_.frame("one");
-  a_.frame("");
-  b_.frame("back");
-  a_.frame(std::string(wire::kFrameBytes, 'x'));
-  move();
-  EXPECT_THAT(b_.heard.said, ElementsAre("frame one", "frame ", "frame " + std::string(wire::kFrameBytes, 'x')));
-  EXPECT_THAT(a_.heard.said, ElementsAre("frame back"));
-}
-
 TEST_F(ConnectionTest, DataWaitsAtItsSenderForItsReceive) {
   auto data = bytes_of(1000, 1);
   std::vector<std::byte> got(1000);
@@ -196,21 +186,6 @@ TEST_F(ConnectionTest, TransfersOfManySizesArriveWhole) {
   EXPECT_EQ(got, data);
   EXPECT_EQ(a_.heard.said.size(), data.size());
   EXPECT_EQ(b_.heard.said.size(), data.size());
-}
-
-TEST_F(ConnectionTest, TagsSayWhichIsWhichAndOfOneTagTheFirstMeetsTheFirst) {
-  auto first = bytes_of(300000, 1), second = bytes_of(300000, 2), message = bytes_of(300000, 3);
-  std::vector<std::byte> got_first(300000), got_second(300000), got_message(300000);
-  b_.receive(got_message, 1, kOther);
-  b_.receive(got_first, 2);
-  b_.receive(got_second, 3);
-  a_.send(first, 4);
-  a_.send(second, 5);
-  a_.send(message, 6, kOther);
-  move();
-  EXPECT_EQ(got_first, first);
-  EXPECT_EQ(got_second, second);
-  EXPECT_EQ(got_message, message);
 }
 
 // News of a failure does not queue behind a bucket.

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/frame.h"
-
+// What ranks tell each other of collectives and messages: as bytes, of whom it has come, and what is owed to whom.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
 
 #include "lockstep/job/cause.h"
+#include "runtime/comm/wire/arrival_table.h"
+#include "runtime/comm/wire/frame.h"
+#include "runtime/comm/wire/p2p_queue.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::wire::frame_test {
 namespace {
+
+using lockstep::testing::expect_text;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr NoteField kFields[] = {{NoteOp::equal}, {NoteOp::sum}, {NoteOp::any},  {NoteOp::sum},
                                  {NoteOp::sum},   {NoteOp::sum}, {NoteOp::equal}};
@@ -79,6 +87,126 @@ TEST(Frames, WhatIsNoneIsRefused) {
   const std::string cause = encode(Cause{.text = "rank 2 is late"});
   failed.payload = bytes_of(cause);
   EXPECT_TRUE(read_frame(write_frame(failed)));
+}
+
+TEST(ArrivalTable, AnyRankMayBeAhead) {
+  ArrivalTable call(3);
+  const auto come = [&](int rank, std::int64_t count) { call.note(rank, {{.count = count}, {}}); };
+  come(2, 20);
+  come(2, 21);
+  come(0, 20);
+  EXPECT_FALSE(call.take());
+  EXPECT_THAT(call.absent(1), ElementsAre(1));
+  EXPECT_THAT(call.absent(2), ElementsAre(0, 1));
+  EXPECT_EQ(call.next_of(2), 3);
+  come(1, 20);
+  EXPECT_EQ(call.take().value()[2]->record.count, 20);
+  EXPECT_EQ(call.taken(), 1);
+  EXPECT_FALSE(call.take());
+  come(0, 21);
+  come(1, 21);
+  EXPECT_EQ(call.take().value()[2]->record.count, 21);
+  EXPECT_THAT(call.absent(2), IsEmpty());
+}
+
+TEST(ArrivalTable, TellsWhoCameLastAndHowLongAfterTheFirst) {
+  const auto at = [](int seconds) {
+    return Announcement{{}, {}, std::chrono::steady_clock::time_point(std::chrono::seconds(seconds))};
+  };
+  const LastArrival last = last_of({at(12), at(30), at(10), at(29)});
+  EXPECT_EQ(last.rank, 1);
+  EXPECT_EQ(last.behind, std::chrono::seconds(20));
+}
+
+// What differs, and weights, are tested on every backend by tests/conformance.
+TEST(Compare, LessDataThanTheRecordSays) {
+  rendezvous::Roster roster;
+  for (int r = 0; r < 2; ++r) roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  comm::CollectiveArgs args;
+  args.size = 2;
+  const auto mismatch = [&](const comm::OpRecord& record, std::size_t bytes_of_0, std::size_t bytes_of_1) {
+    args.record = record;
+    const Arrivals arrivals = {Announcement{record, std::vector<std::byte>(bytes_of_0)},
+                               Announcement{record, std::vector<std::byte>(bytes_of_1)}};
+    return compare(args, 5, arrivals, roster).mismatch;
+  };
+  const comm::OpRecord reduced{.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .count = 10};
+  EXPECT_EQ(mismatch(reduced, 40, 40), std::nullopt);
+  expect_text(mismatch(reduced, 40, 39).value(),
+              {"all_reduce 5", "rank 1 (host host1", "sent less than its record says"});
+  const comm::OpRecord large{.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .count = 100000};
+  EXPECT_EQ(mismatch(large, 0, 0), std::nullopt) << "nothing is to come with the frame";
+  const comm::OpRecord of_root_1{.kind = comm::OpKind::broadcast, .dtype = DType::f32, .root = 1, .count = 10};
+  EXPECT_EQ(mismatch(of_root_1, 0, 40), std::nullopt) << "rank 0 gives nothing";
+}
+
+class P2pQueueTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<WireP2pOp> start(bool is_send, std::int64_t count) {
+    WireP2pOp p2p;
+    p2p.is_send = is_send;
+    p2p.buffer = BufferView(memory_.data(), count, DType::u8);
+    p2p.target = memory_.data();
+    p2p.peer = 1;
+    p2p.tag = 7;
+    return office_.start(std::move(p2p));
+  }
+  void post_from_1(std::int64_t count, std::size_t bytes_with_it = 0) {
+    Frame frame;
+    frame.kind = FrameKind::post;
+    frame.number = 1;
+    frame.record = {.dtype = DType::u8, .root = 7, .count = count};
+    frame.payload = std::span(memory_).first(bytes_with_it);
+    office_.on_frame(1, frame);
+  }
+
+  const rendezvous::Roster roster_ = {{0, 0, 100, "host", "boot"}, {1, 1, 101, "host", "boot"}};
+  std::vector<std::byte> memory_{100000};
+  P2pQueue office_{roster_, 0};
+};
+
+TEST_F(P2pQueueTest, ASendIsOwedUntilItIsTaken) {
+  const auto sent = start(true, 10);
+  EXPECT_EQ(office_.owed(), 1u);
+  Frame taken;
+  taken.kind = FrameKind::taken;
+  taken.number = 1;
+  office_.on_frame(1, taken);
+  EXPECT_TRUE(sent->done);
+  EXPECT_EQ(office_.owed(), 0u);
+}
+
+// The other side may be writing into its memory.
+TEST_F(P2pQueueTest, ARecvIsOwedOnceItsBytesMayCome) {
+  start(false, 100000);
+  EXPECT_EQ(office_.owed(), 0u);
+  post_from_1(100000);
+  EXPECT_EQ(office_.owed(), 1u);
+}
+
+TEST_F(P2pQueueTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
+  start(false, 10);
+  post_from_1(10, 10);
+  EXPECT_EQ(office_.owed(), 0u);
+  office_.refuse_posts();
+  const auto actions = office_.take_actions();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].what, P2pAction::What::take);
+}
+
+TEST_F(P2pQueueTest, WhoLeavesTakesNothingMore) {
+  start(false, 100000);
+  office_.refuse_posts();
+  post_from_1(100000);
+  EXPECT_TRUE(office_.take_actions().empty());
+  EXPECT_EQ(office_.owed(), 0u);
+}
+
+TEST_F(P2pQueueTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
+  start(false, 10);
+  post_from_1(10);
+  ASSERT_TRUE(office_.mismatch());
+  EXPECT_NE(office_.mismatch()->find("sent less than it said"), std::string::npos) << *office_.mismatch();
 }
 
 }  // namespace

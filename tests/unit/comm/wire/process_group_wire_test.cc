@@ -5,17 +5,16 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
-#include <cmath>
 #include <functional>
 #include <latch>
+#include <regex>
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/cause_of.h"
+#include "tests/support/messages.h"
 #include "tests/support/thread_scopes.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
@@ -25,6 +24,7 @@ namespace {
 using lockstep::testing::cause_of;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_cause;
+using lockstep::testing::expect_message;
 using lockstep::testing::expect_one_cause;
 using lockstep::testing::expect_text;
 using lockstep::testing::scopes_over;
@@ -77,31 +77,6 @@ void send_to_rank_0(const Hub& hub, const FrameBytes& bytes) {
   hub->notify();
 }
 
-// Sums of floats depend on their order. Ours has one, whatever carries the data.
-TEST(ProcessGroupWire, ReducesInTheOrderOfReductionH) {
-  for (const int size : {2, 3, 5}) {
-    for (const std::size_t count : {std::size_t{100}, std::size_t{20011}}) {  // in a frame, and next to it
-      std::vector<std::vector<float>> inputs(static_cast<std::size_t>(size), std::vector<float>(count));
-      std::vector<const std::byte*> sources;
-      Generator random(1);
-      for (auto& input : inputs) {
-        for (float& x : input) x = random.normal() * std::pow(10.0f, static_cast<float>(random.below(8)));
-        sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
-      }
-      std::vector<float> wanted(count);
-      comm::reduce({DType::f32, ReduceOp::sum, 1}, sources, reinterpret_cast<std::byte*>(wanted.data()), count);
-      on_ranks(hub_of(inputs.size()), [&](ProcessGroup& group) {
-        auto all = inputs[static_cast<std::size_t>(group.rank())];
-        auto one = all;
-        group.all_reduce(BufferView(std::span(all))).wait();
-        group.reduce(BufferView(std::span(one)), size - 1).wait();
-        EXPECT_EQ(all, wanted) << size << " ranks, " << count;
-        EXPECT_EQ(one, group.rank() == size - 1 ? wanted : inputs[static_cast<std::size_t>(group.rank())]);
-      });
-    }
-  }
-}
-
 // Of every rank, when its wait for what never comes has ended.
 std::vector<Cause> causes_after(const Hub& hub, const Body& what_rank_1_does) {
   std::vector<Cause> causes(hub->size);
@@ -126,10 +101,8 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
     hub->notify();
   });
   expect_cause(causes[0], {.kind = Cause::Kind::lost, .rank = 1, .host = "host1", .pid = 101, .sequence = 1});
-  expect_text(causes[0].text,
-              {"rank 1 (host host1, pid 101) has died: its process ended, by a signal or an exit, without closing its "
-               "group, or its host can't be reached; rank ",
-               " (memory: the test took it away)"});
+  const std::string text = causes[0].text;  // whichever noticed it first says it
+  expect_message("comm", "lost", std::regex_replace(text, std::regex("; rank [02] "), "; rank R "));
   EXPECT_EQ(causes[1].text, "the other ranks have given this one up: " + causes[0].text) << "it is not dead at all";
   EXPECT_EQ(causes[0], causes[2]);
 }
@@ -160,19 +133,6 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameAndACollectiveOutOfOrderFailTheGroup) 
     const auto causes = causes_after(hub, [&, bytes = frame](ProcessGroup&) { send_to_rank_0(hub, bytes); });
     expect_one_cause(causes, {.kind = Cause::Kind::mismatch, .reporter = 0, .text = text});
   }
-}
-
-TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
-  on_ranks(hub_of(2), [](ProcessGroup& group) {
-    EXPECT_EQ(group.internals().step(), -1);
-    group.internals().set_step(12);
-    EXPECT_EQ(group.internals().step(), 12);
-    float one = 1;
-    group.all_reduce(BufferView(std::span(&one, 1))).wait();
-    EXPECT_EQ(group.internals().last_collective(), "all_reduce");
-    group.barrier().wait();
-    EXPECT_EQ(group.internals().last_collective(), "barrier");
-  });
 }
 
 TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
@@ -258,9 +218,7 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
       while (!hub->is_anything_withheld) hub->changed.wait(hub->mutex);
       return;
     }
-    EXPECT_EQ(error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); }),
-              "rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages under way; it must "
-              "wait for each work first");
+    expect_message("comm", "sender", error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); }));
   });
 }
 

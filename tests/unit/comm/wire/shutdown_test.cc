@@ -11,12 +11,14 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/messages.h"
 #include "tests/support/thread_scopes.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire::shutdown_test {
 namespace {
 
+using lockstep::testing::expect_message;
 using lockstep::testing::scopes_over;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -73,46 +75,61 @@ class ShutdownTest : public ::testing::Test {
 
   ScriptedWire wire_;
   store::HashStore store_;
+  store::HashStore other_store_;
   std::vector<std::string> words_;  // that ranks have said; once another word of the same scope has come back
   const std::shared_ptr<membership::Scopes> all_ = scopes_over(store_);
   int failures_ = 0;
 };
 
-TEST_F(ShutdownTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
-  const auto rank = ending();
-  int waits = 0;
-  wire_.on_wait = [&] { EXPECT_TRUE(rank->on_frame(++waits, frame_of(FrameKind::seen))); };
-  rank->say_goodbye(7);
-  EXPECT_EQ(waits, 2);
-  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1", "goodbye 7 to 2"));
-  EXPECT_TRUE(rank->leaving());
-  EXPECT_THAT(words_, IsEmpty()) << "nobody needs it there";
+// What comes from a peer, or becomes of it.
+using Event = std::function<void(Shutdown&)>;
+Event seen(int peer) {
+  return [peer](Shutdown& rank) { EXPECT_TRUE(rank.on_frame(peer, frame_of(FrameKind::seen))); };
+}
+Event leaves(int peer, std::uint64_t last) {
+  return [=](Shutdown& rank) { EXPECT_TRUE(rank.on_frame(peer, frame_of(FrameKind::goodbye, last))); };
+}
+Event ends(int peer) {
+  return [peer](Shutdown& rank) { EXPECT_FALSE(rank.is_loss(peer)); };
 }
 
-TEST_F(ShutdownTest, WhoLeavesAtTheSameTimeIsAnswered) {
-  const auto rank = ending();
-  bool first = true;
-  wire_.on_wait = [&] {
-    if (std::exchange(first, false)) {
-      rank->on_frame(2, frame_of(FrameKind::goodbye, 7));
-      return;
-    }
-    rank->on_frame(1, frame_of(FrameKind::seen));
-    rank->on_frame(2, frame_of(FrameKind::seen));
+TEST_F(ShutdownTest, AGoodbyeLastsUntilEverybodyHasSeenItOrEnded) {
+  struct Case {
+    const char* name;
+    std::vector<std::vector<Event>> events;  // before it, and in each wait
+    std::vector<std::string> sent;
+    std::set<int> strangers = {};
+    std::vector<int> relays = {};
   };
-  rank->say_goodbye(7);
-  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1", "goodbye 7 to 2", "seen 0 to 2"));
-  EXPECT_EQ(rank->left_after(2), 7);
-  EXPECT_EQ(rank->left_after(1), std::nullopt);
-}
-
-TEST_F(ShutdownTest, WhoHasLeftBeforeIsNotWaitedFor) {
-  const auto rank = ending();
-  rank->on_frame(1, frame_of(FrameKind::goodbye, 3));
-  expect_has_left(*rank, 1, 3);
-  wire_.on_wait = [&] { EXPECT_FALSE(rank->is_loss(2)); };  // it is gone, which needs no answer either
-  rank->say_goodbye(7);
-  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 2", "seen 0 to 1"));
+  const std::vector<std::string> to_both = {"goodbye 7 to 1", "goodbye 7 to 2"};
+  const Case cases[] = {
+      {"seen", {{}, {seen(1)}, {seen(2)}}, to_both},
+      // Of two ranks that leave together, one closes its connections first: no news for a third that still works.
+      {"they end", {{}, {ends(1), ends(2)}}, to_both},
+      {"one leaves at the same time",
+       {{}, {leaves(2, 7)}, {seen(1), seen(2)}},
+       {"goodbye 7 to 1", "goodbye 7 to 2", "seen 0 to 2"}},
+      {"one has left before", {{leaves(1, 3), ends(1)}, {ends(2)}}, {"goodbye 7 to 2", "seen 0 to 1"}},
+      {"rank 1 tells a stranger", {{}, {seen(1)}}, {"goodbye 7 to 1"}, {2}, {1}}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    wire_.strangers = one.strangers;
+    wire_.sent.clear();
+    const auto rank = ending();
+    auto next = one.events.begin();
+    const auto happen = [&] {
+      ASSERT_NE(next, one.events.end());
+      for (const Event& event : *next++) event(*rank);
+    };
+    happen();
+    wire_.on_wait = happen;
+    rank->say_goodbye(7, one.relays);
+    EXPECT_EQ(next, one.events.end()) << "it has waited for all";
+    EXPECT_EQ(wire_.sent, one.sent);
+    EXPECT_TRUE(rank->leaving());
+    EXPECT_THAT(words_, IsEmpty()) << "nobody needs it there";
+    EXPECT_EQ(failures_, 0);
+  }
 }
 
 // One stands still for so long that the connection closes before it has read the goodbye.
@@ -162,25 +179,6 @@ TEST_F(ShutdownTest, AGoodbyeThatAnotherRankReportsCounts) {
   expect_has_left(*rank, 2, 4);
 }
 
-// Of two ranks that leave together, one closes its connections first: that is no news for a third that still works.
-TEST_F(ShutdownTest, WhoHasSaidGoodbyeCallsNobodyDead) {
-  const auto rank = ending();
-  wire_.on_wait = [&] {
-    for (const int peer : {1, 2}) EXPECT_FALSE(rank->is_loss(peer));
-  };
-  rank->say_goodbye(7);
-  EXPECT_THAT(words_, IsEmpty());
-}
-
-TEST_F(ShutdownTest, AGoodbyeGoesToWhomThereIsAConnectionTo) {
-  wire_.strangers = {2};
-  const auto rank = ending();
-  wire_.on_wait = [&] { rank->on_frame(1, frame_of(FrameKind::seen)); };
-  rank->say_goodbye(7, {1});
-  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1"));
-  EXPECT_THAT(words_, IsEmpty()) << "rank 1 tells the others";
-}
-
 // The relay leaves at the same time, and may not have told anybody.
 TEST_F(ShutdownTest, AGoodbyeThatNoRelayHasAnsweredIsHeardInTheScope) {
   wire_.strangers = {2};
@@ -213,21 +211,16 @@ TEST_F(ShutdownTest, AFailureEndsAGoodbye) {
   EXPECT_EQ(wire_.cause_sent, cause);
 }
 
-TEST_F(ShutdownTest, ABrokenTransferWaitsForWhoCanSayWhy) {
-  const auto rank = ending();
-  wire_.on_wait = [&] { rank->failure().adopt({.rank = 1, .text = "rank 1 has died"}); };
-  rank->wait_for_a_cause("reset by peer", 5);
-  EXPECT_EQ(rank->failure().known().text, "rank 1 has died");
-}
-
-TEST_F(ShutdownTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
-  const auto rank = ending({.aftermath = {}});
-  rank->on_frame(1, frame_of(FrameKind::goodbye, 4));
-  rank->wait_for_a_cause("reset by peer", 5);
-  EXPECT_EQ(rank->failure().known().sequence, 5);
-  EXPECT_EQ(rank->failure().known().text,
-            "rank 0 (host host0, pid 100) lost a connection: idle: reset by peer; rank 1 (host host1, pid 101) "
-            "left after collective 4");
+TEST_F(ShutdownTest, ABrokenTransferWaitsForWhoCanSayWhyOrSaysWhoHasLeft) {
+  const auto told = ending();
+  wire_.on_wait = [&] { told->failure().adopt({.rank = 1, .text = "rank 1 has died"}); };
+  told->wait_for_a_cause("reset by peer", 5);
+  EXPECT_EQ(told->failure().known().text, "rank 1 has died");
+  const auto alone = ending({.aftermath = {}}, 0, scopes_over(other_store_));
+  leaves(1, 4)(*alone);
+  alone->wait_for_a_cause("reset by peer", 5);
+  EXPECT_EQ(alone->failure().known().sequence, 5);
+  expect_message("comm", "nobody explains it", alone->failure().known().text);
 }
 
 TEST_F(ShutdownTest, ACauseIsThrownOnceTheMemoryIsFree) {
