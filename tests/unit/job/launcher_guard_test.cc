@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -21,10 +20,13 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
+#include "tests/support/child.h"
 
 namespace lockstep::launcher_guard_test {
 namespace {
 
+using lockstep::testing::Child;
+using lockstep::testing::Line;
 using Kind = LauncherGuard::Kind;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
@@ -80,40 +82,7 @@ TEST(Ancestors, TheFirstIsTheParent) {
   EXPECT_FALSE(ancestors.front().command.empty());
 }
 
-// --- Processes. The pipe `alive` is held open by each process in question and by nobody else, so that its end shows
-// that they are gone, without asking about pids.
-
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-void say_ready(const Pipe& pipe) {
-  if (::write(pipe.write.get(), "r", 1) != 1) ::_exit(99);
-}
-
-// 'r' if somebody said ready, 0 once all writers are gone, -1 if neither came within 20 s.
-int next_event(const UniqueFd& fd) {
-  pollfd entry{.fd = fd.get(), .events = POLLIN, .revents = 0};
-  if (::poll(&entry, 1, 20000) <= 0) return -1;
-  char byte = 0;
-  return ::read(fd.get(), &byte, 1) == 1 ? byte : 0;
-}
-
-int wait_status(pid_t pid) {
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return -1;
-  }
-  return status;
-}
-
+// A forked copy, which does not die with its parent by itself.
 template <typename Body>
 pid_t in_child(Body body) {
   const pid_t child = ::fork();
@@ -122,78 +91,89 @@ pid_t in_child(Body body) {
   return child;
 }
 
-[[noreturn]] int stay() {
-  for (;;) ::pause();
-}
-
-void expect_killed(pid_t child) {
-  const int status = wait_status(child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
-}
-
-void expect_exit(pid_t child, int code) {
-  const int status = wait_status(child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == code) << status;
-}
-
 LauncherGuard guard_of(Kind kind, int pid) { return {.kind = kind, .pid = pid, .fd = -1, .inode = {}, .why = "test"}; }
 
-// Kills a launcher, in which start_rank(its pid, alive) has started a rank that says ready.
+// Puts the guard up, tells that it has, and stays.
+int stay_guarded(const LauncherGuard& guard, const Line& line) {
+  install_guard(guard);
+  line.tell(true);
+  return Child::stay();
+}
+
+// Kills a launcher, in which start_rank(its pid, line) has started a rank. Both hold the line open, and nobody else
+// does, so that its end shows that they are gone, without asking about pids.
 template <typename StartRank>
 void expect_rank_ends_with_launcher(StartRank start_rank) {
-  Pipe alive = make_pipe();
-  const pid_t launcher = in_child([&] {
-    start_rank(::getpid(), alive);
-    alive.write.reset();
-    return stay();
+  const Child launcher([&](const Line& line) {
+    start_rank(::getpid(), line);
+    return Child::stay();
   });
-  alive.write.reset();
-  ASSERT_EQ(next_event(alive.read), 'r');
-  ::kill(launcher, SIGKILL);
-  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
-  wait_status(launcher);
-}
-
-TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
-  Pipe launcher = make_pipe();
-  Pipe alive = make_pipe();
-  const pid_t rank = in_child([&] {
-    launcher.write.reset();
-    struct stat status = {};
-    if (::fstat(launcher.read.get(), &status) != 0) return 98;
-    install_guard(
-        {.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"});
-    say_ready(alive);
-    return stay();
-  });
-  alive.write.reset();
-  launcher.read.reset();
-  ASSERT_EQ(next_event(alive.read), 'r');
-  launcher.write.reset();
-  expect_killed(rank);
-}
-
-TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
-  Pipe other = make_pipe();
-  expect_exit(in_child([&] {
-                install_guard({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
-                other.write.reset();  // hangs it up
-                return ::fcntl(other.read.get(), F_GETFD) >= 0 ? 7 : 8;
-              }),
-              7);
+  ASSERT_TRUE(launcher.told<bool>());
+  ::kill(launcher.pid(), SIGKILL);
+  bool more = false;
+  EXPECT_FALSE(launcher.line().hear(more));
 }
 
 TEST(LauncherGuard, KillingAParentEndsItsRankThoughItsJoiningThreadHasEnded) {
   for (const bool is_joined_by_thread : {false, true}) {
-    expect_rank_ends_with_launcher([=](pid_t launcher, const Pipe& alive) {
+    expect_rank_ends_with_launcher([=](pid_t launcher, const Line& line) {
       in_child([&] {
         const auto join = [&] { install_guard(guard_of(Kind::death_signal, launcher)); };
         is_joined_by_thread ? std::thread(join).join() : join();
-        say_ready(alive);
-        return stay();
+        line.tell(true);
+        return Child::stay();
       });
     });
   }
+}
+
+TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
+  expect_rank_ends_with_launcher([](pid_t launcher, const Line& line) {
+    in_child([&] {
+      const pid_t rank = in_child([&] { return stay_guarded(guard_of(Kind::watch_process, launcher), line); });
+      return ::waitpid(rank, nullptr, 0) == rank ? 0 : 1;  // as a shell does
+    });
+  });
+}
+
+TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
+  Child rank([](const Line& line) { return stay_guarded(guard_of(Kind::death_signal, ::getpid()), line); });
+  EXPECT_EQ(rank.wait(), SIGKILL) << "nobody is its own parent";
+}
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+  }
+  UniqueFd read;
+  UniqueFd write;
+};
+
+TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
+  Pipe launcher;
+  struct stat status = {};
+  ASSERT_EQ(::fstat(launcher.read.get(), &status), 0);
+  Child rank([&](const Line& line) {
+    launcher.write.reset();
+    return stay_guarded(
+        {.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"}, line);
+  });
+  ASSERT_TRUE(rank.told<bool>());
+  launcher.write.reset();
+  EXPECT_EQ(rank.wait(), SIGKILL);
+}
+
+TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
+  Pipe other;
+  Child rank([&](const Line&) {
+    install_guard({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
+    other.write.reset();  // hangs it up
+    return ::fcntl(other.read.get(), F_GETFD) >= 0 ? 0 : 8;
+  });
+  EXPECT_EQ(rank.wait(), 0);
 }
 
 // As a container's seccomp profile does. False if this kernel has no filters.
@@ -210,38 +190,12 @@ bool forbid_pidfd_open() {
 
 TEST(LauncherGuard, AJobStartsWherePidfdsAreForbidden) {
   const int launcher = ::getpid();
-  expect_exit(in_child([&] {
-                if (!forbid_pidfd_open()) return 98;
-                try {
-                  install_guard(guard_of(Kind::watch_process, launcher));
-                } catch (const Error&) {
-                  return 8;
-                }
-                return 7;
-              }),
-              7);
-}
-
-TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
-  expect_killed(in_child([] {
-    install_guard(guard_of(Kind::death_signal, ::getpid()));  // nobody is its own parent
-    return 1;
-  }));
-}
-
-TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
-  expect_rank_ends_with_launcher([](pid_t launcher, Pipe& alive) {
-    in_child([&] {
-      const pid_t rank = in_child([&] {
-        install_guard(guard_of(Kind::watch_process, launcher));
-        say_ready(alive);
-        return stay();
-      });
-      alive.write.reset();
-      wait_status(rank);  // as a shell does
-      return 0;
-    });
+  Child rank([&](const Line&) {
+    if (!forbid_pidfd_open()) return 98;
+    install_guard(guard_of(Kind::watch_process, launcher));
+    return 0;
   });
+  EXPECT_EQ(rank.wait(), 0);
 }
 
 }  // namespace
