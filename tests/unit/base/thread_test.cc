@@ -108,24 +108,6 @@ TEST(Condition, ReportsAPassedDeadline) {
   EXPECT_TRUE(passed.expired());
 }
 
-TEST(Condition, WakesTheWaiter) {
-  for (const auto& deadline : {Deadline::never(), Deadline::after(1h)}) {
-    Mutex mutex;
-    Condition condition;
-    bool set = false;
-    std::thread other([&] {
-      MutexLock lock(mutex);
-      set = true;
-      condition.notify_all();
-    });
-    {
-      MutexLock lock(mutex);
-      while (!set) ASSERT_TRUE(condition.wait_until(mutex, deadline));
-    }
-    other.join();
-  }
-}
-
 // One branch per call, as clang's analysis wants it.
 bool can_lock(Mutex& mutex) {
   if (!mutex.try_lock()) return false;
