@@ -3,10 +3,12 @@
 #include <optional>
 
 #include "lockstep/libtorch/samplers.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/snapshots.h"
 #include "tests/libtorch/small_net.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/reproducible_contract.h"
 #include "tests/multirank/snapshots_contract.h"
 #include "tests/multirank/stop_contract.h"
 
@@ -26,8 +28,9 @@ struct TorchSide {
 
   static void run(int ranks, const RankBody& body) { run_torch_ranks(ranks, body); }
   static void initialize(Net& net) { testing::initialize(net, 3); }
-  static auto wrap(Net& net, const Group& group, const Options& options) {
-    return std::make_unique<libtorch::DistributedDataParallel<Net>>(net, group, options);
+  template <typename Module>
+  static auto wrap(Module& net, const Group& group, const Options& options) {
+    return std::make_unique<libtorch::DistributedDataParallel<Module>>(net, group, options);
   }
   static Tensor rows(std::int64_t begin, std::int64_t end) { return random_tensor({kRows, 4}, 5).slice(0, begin, end); }
   static Tensor misshapen() { return at::ones({2, 5}); }
@@ -36,48 +39,78 @@ struct TorchSide {
   static Tensor sum_of(const Tensor& y) { return y.square().sum(); }
   static void backward(const Tensor& loss) { loss.backward(); }
   static double value(const Tensor& loss) { return loss.item<double>(); }
+  static std::vector<float> values_of(const at::Tensor& tensor) {
+    const at::Tensor flat = tensor.contiguous();
+    const auto* data = flat.data_ptr<float>();
+    return {data, data + flat.numel()};
+  }
   static Values gradients(Net& net) {
     Values result;
     for (const auto& [name, tensor] : gradients_of(net)) {
-      const at::Tensor flat = tensor.contiguous();
-      const auto* data = flat.data_ptr<float>();
-      if (flat.ne(0).any().item<bool>()) result[name] = {data, data + flat.numel()};
+      if (tensor.ne(0).any().item<bool>()) result[name] = values_of(tensor);
     }
     return result;
   }
   static void clear(Net& net) { net.zero_grad(); }
   using Snapshots = libtorch::Snapshots;
-  static auto optimizer(const libtorch::DistributedDataParallel<Net>& ddp) {
-    return ::torch::optim::AdamW(ddp.parameters(), 0.01);
+  struct Vectors : ::torch::nn::Module {
+    Vectors(const std::vector<std::string>& names, bool tied) {
+      for (const std::string& name : names) {
+        const double value = 1.5 + static_cast<double>(vectors.size());
+        vectors.push_back(register_parameter(name, tied && !vectors.empty() ? vectors[0] : at::full({4}, value)));
+      }
+    }
+    Tensor forward(const Tensor& x) {
+      Tensor y = factor * x;
+      for (const Tensor& vector : vectors) y = y * vector;
+      return y;
+    }
+    std::vector<float> first() const { return values_of(vectors[0].detach()); }
+    std::vector<Tensor> vectors;
+    float factor = 1;
+  };
+  template <typename Module>
+  static std::unique_ptr<::torch::optim::Optimizer> optimizer(libtorch::DistributedDataParallel<Module>& ddp,
+                                                              Shard shard) {
+    using ::torch::optim::AdamW;
+    const auto options = ::torch::optim::AdamWOptions(0.01).amsgrad(true);
+    if (shard == Shard::none) return std::make_unique<AdamW>(ddp.parameters(), options);
+    return std::make_unique<libtorch::ShardedOptimizer<AdamW>>(ddp, options);
+  }
+  static Values weights(const ::torch::nn::Module& net) {
+    Values result;
+    for (const auto& [name, tensor] : weights_of(net)) result[name] = values_of(tensor);
+    return result;
   }
   static void write(Net& net) {
     const at::NoGradGuard no_grad;
     net.a->bias.fill_(1);
   }
+  static void write_uncounted(Net& net) { *net.a->bias.data_ptr<float>() += 1; }
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, DdpContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, CommHookContract, TorchSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, ReproducibleContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, StopContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, SnapshotsContract, TorchSide);
 
 using Ddp = libtorch::DistributedDataParallel<Net>;
 
 TEST(RecordedLoss, IsKnownWhereEveryRankWithRowsHasToldIt) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    Ddp ddp(net, group);
+  on_ranks(2, {}, [](auto&, auto& ddp) {
     const auto step = [&](std::int64_t count, bool tells) {
-      const at::Tensor loss = ddp(rows(group->rank(), count)).square().mean();
-      if (tells) ddp.record_loss(1.0 + group->rank());
+      const at::Tensor loss = ddp(rows(ddp.group()->rank(), count)).square().mean();
+      if (tells) ddp.record_loss(1.0 + ddp.group()->rank());
       loss.backward();
       return ddp.last_loss();
     };
-    EXPECT_EQ(step(3, group->rank() == 0), std::nullopt);
+    EXPECT_EQ(step(3, ddp.group()->rank() == 0), std::nullopt);
     EXPECT_EQ(ddp.last_batch().weight, 6);
     EXPECT_EQ(step(3, true), 1.5);
     EXPECT_EQ(step(3, false), std::nullopt) << "one of an earlier step doesn't count";
-    EXPECT_EQ(step(group->rank() == 0 ? 4 : 0, group->rank() == 0), 1.0) << "a rank without rows has none to tell";
+    EXPECT_EQ(step(ddp.group()->rank() == 0 ? 4 : 0, ddp.group()->rank() == 0), 1.0)
+        << "a rank without rows has none to tell";
     // Of two that were told the last one; of a forward that went nowhere none.
     ddp.record_loss(0.5 + 0 * ddp(rows(0, 1)).sum());
     const at::Tensor loss = ddp(rows(0, 1)).square().mean();
@@ -89,9 +122,7 @@ TEST(RecordedLoss, IsKnownWhereEveryRankWithRowsHasToldIt) {
 }
 
 TEST(RecordedLoss, ChainsInFrontOfBackward) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    Ddp ddp(net, group);
+  on_ranks(2, {}, [](auto&, auto& ddp) {
     at::Tensor loss;
     ddp.record_loss(loss = ddp(rows(0, 3)).square().mean()).backward();
     EXPECT_EQ(ddp.last_loss(), loss.item<double>());
@@ -99,9 +130,7 @@ TEST(RecordedLoss, ChainsInFrontOfBackward) {
 }
 
 TEST(RecordedLoss, BelongsBetweenForwardAndBackward) {
-  run_torch_ranks(1, [](const Group& group) {
-    Net net;
-    Ddp ddp(net, group);
+  on_ranks(1, {}, [](auto&, auto& ddp) {
     const auto late = [&] { return outcome_of([&] { ddp.record_loss(1.0); }); };
     expect_text(late(), {"InvalidArgument", "record_loss was called in step 0", "after ddp(x)"});
     ddp.backward(squares(ddp(rows(0, 3))));
@@ -130,13 +159,11 @@ TEST(Parameters, AreThoseThatAreTrainedEachOnce) {
 
 // One of torch::data's loaders, which has neither num_batches() nor a sentinel.
 TEST(ProgressBar, TakesTorchsLoaders) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    Ddp ddp(net, group);
+  on_ranks(2, {}, [](auto&, auto& ddp) {
     auto data = ::torch::data::datasets::TensorDataset(at::ones({20, 4}))
                     .map(::torch::data::transforms::Stack<::torch::data::TensorExample>());
-    auto loader = ::torch::data::make_data_loader(std::move(data),
-                                                  libtorch::DistributedSampler(20, group->rank(), group->size()), 5);
+    auto loader = ::torch::data::make_data_loader(
+        std::move(data), libtorch::DistributedSampler(20, ddp.group()->rank(), ddp.group()->size()), 5);
     int batches = 0;
     for (auto& batch : progress(*loader, ddp)) {
       ddp.backward(squares(ddp(batch.data)));
@@ -144,7 +171,7 @@ TEST(ProgressBar, TakesTorchsLoaders) {
     }
     EXPECT_EQ(batches, 2);
     EXPECT_EQ(ddp.last_batch().weight, 10);
-    for (auto& batch : progress(*loader, group, {.total = 2})) EXPECT_EQ(batch.data.size(0), 5);
+    for (auto& batch : progress(*loader, ddp.group(), {.total = 2})) EXPECT_EQ(batch.data.size(0), 5);
   });
 }
 

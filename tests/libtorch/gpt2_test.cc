@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of examples/05_libtorch_gpt2. tests/libtorch/python_gpt2_test.py compares its logits with Python's.
+// The model of examples/05_libtorch_gpt2. tests/libtorch/python_gpt2_test.py compares its loss with Python's.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

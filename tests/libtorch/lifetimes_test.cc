@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backwards within backwards, exceptions, and what goes when.
-#include <fmt/format.h>  // whose core.h of LibTorch 2.x has no format()
 #include <malloc.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <limits>
+#include <stdexcept>
 
 #include "lockstep/libtorch/sync_batch_norm.h"
-#include "runtime/base/logging.h"
 #include "tests/libtorch/common.h"
+#include "tests/support/warnings.h"
 
 namespace lockstep::testing::lifetimes_test {
 namespace {
@@ -120,119 +121,96 @@ struct Thrower : ::torch::autograd::Function<Thrower> {
 };
 
 TEST(Exceptions, InBackwardReachEveryRankAndStay) {
-  run_torch_ranks(
-      2,
-      [](const Group& group) {
-        Net net;
-        libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-        const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
-        const auto body = net.body;
-        // Rank 0 may hear of it before it has left step 0, or in step 1.
-        const std::string text = outcome_of([&] {
-          step();
-          if (group->rank() == 1) {
-            net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
-          }
-          step();
-        });
-        if (group->rank() == 1) {
-          EXPECT_EQ(text, "exception: no more luck");
-        } else {
-          expect_text(text,
-                      {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program"});
-        }
-        net.body = body;
-        expect_text(outcome_of(step),
-                    {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program"});
-        expect_text(outcome_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "failed in the backward of step 1"});
-      },
-      {.timeout = std::chrono::minutes(3)});
-}
-
-TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
-  std::string told;
-  const std::string first = outcome_of([&] {
-    run_torch_ranks(2,
-                    [&](const Group& group) {
-                      Net net;
-                      libtorch::DistributedDataParallel ddp(net, group);
-                      const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
-                      const auto fail = [](Net&, const at::Tensor&) -> at::Tensor {
-                        throw std::domain_error("no more luck");
-                      };
-                      if (group->rank() == 1) {
-                        step();
-                        net.body = fail;
-                        step();
-                      }
-                      // Rank 0 may hear of it before it has left step 0, or in step 1.
-                      told = outcome_of([&] {
-                        step();
-                        step();
-                      });
-                    },
-                    {.timeout = std::chrono::minutes(3)});
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
+    const auto body = net.body;
+    // Rank 0 may hear of it before it has left step 0, or in step 1.
+    const std::string text = outcome_of([&] {
+      step();
+      if (group->rank() == 1) {
+        net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
+      }
+      step();
+    });
+    const auto expect_told = [](const std::string& told) {
+      expect_text(told,
+                  {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program"});
+    };
+    if (group->rank() == 1) {
+      EXPECT_EQ(text, "exception: no more luck");
+    } else {
+      expect_told(text);
+    }
+    net.body = body;
+    expect_told(outcome_of(step));
+    expect_told(outcome_of([&] { ddp.step_without_data(); }));
   });
-  expect_text(first, {"rank 1", "no more luck"});
-  expect_text(told, {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
 }
 
-// Rank 1 fails in `fail`, which is caught there; returns what rank 0 hears of it.
-std::string heard_when(const std::function<void(libtorch::DistributedDataParallel<Net>&, Net&)>& fail) {
+at::Tensor fail(Net&, const at::Tensor&) { throw std::domain_error("no more luck"); }
+
+// Rank 1 fails in its second step, which is caught there or not. Returns what rank 0 hears of it.
+std::string heard_when(const std::function<void(Net&)>& change, bool is_caught) {
   std::string heard;
-  run_torch_ranks(2,
-                  [&](const Group& group) {
-                    const auto train = [&](libtorch::DistributedDataParallel<Net>& ddp) {
-                      for (int i = 0; i < 3; ++i) ddp(rows(group->rank(), 2)).square().mean().backward();
-                    };
-                    Net net;
-                    if (group->rank() == 0) {
-                      // It may hear of it while it still makes its own.
-                      heard = outcome_of([&] {
-                        libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-                        train(ddp);
-                      });
-                      return;
-                    }
-                    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-                    const auto body = net.body;
-                    EXPECT_NE(outcome_of([&] { fail(ddp, net); }), "nothing");
-                    net.body = body;
-                    expect_text(outcome_of([&] { train(ddp); }), {"PeerLost", "rank 1"});
-                  },
-                  {.timeout = std::chrono::minutes(3)});
+  const std::string thrown = outcome_of([&] {
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net;
+      const auto body = net.body;
+      const auto train = [&](auto& ddp, int steps) {
+        for (int i = 0; i < steps; ++i) ddp(rows(group->rank(), 2)).square().mean().backward();
+      };
+      if (group->rank() == 0) {
+        // It may hear of it while it still makes its own.
+        heard = outcome_of([&] {
+          libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+          train(ddp, 4);
+        });
+        return;
+      }
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      train(ddp, 1);
+      change(net);
+      if (!is_caught) return train(ddp, 1);
+      expect_text(outcome_of([&] { train(ddp, 1); }), {"no more luck"});
+      net.body = body;
+      expect_text(outcome_of([&] { train(ddp, 1); }), {"PeerLost", "rank 1"});
+    });
+  });
+  EXPECT_EQ(thrown.find("no more luck") == thrown.npos, is_caught) << thrown;
   return heard;
 }
 
+TEST(Exceptions, InAForwardThatUnwindReachEveryRank) {
+  expect_text(heard_when([](Net& net) { net.body = fail; }, false),
+              {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
+}
+
 TEST(Exceptions, OfAHookBeforeTheFirstGradientReachEveryRank) {
-  expect_text(heard_when([](auto& ddp, Net& net) {
-                net.body = [](Net& it, const at::Tensor& x) {
-                  const at::Tensor y = it.c(it.b(it.a(x)));
-                  y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
-                  return y;
-                };
-                ddp(rows(1, 2)).square().mean().backward();
-              }),
-              {"PeerLost", "rank 1 (host ", "failed in the backward of step 0"});
+  const auto hook = [](Net& net) {
+    net.body = [](Net& it, const at::Tensor& x) {
+      const at::Tensor y = it.c(it.b(it.a(x)));
+      y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
+      return y;
+    };
+  };
+  expect_text(heard_when(hook, true), {"PeerLost", "rank 1 (host ", "failed in the backward of step 1"});
 }
 
 TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
   std::string heard;
-  run_torch_ranks(2,
-                  [&](const Group& group) {
-                    nn::Sequential net(nn::Linear(4, 3), libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
-                    if (group->rank() == 0) {
-                      // It may hear of it while it still makes its own.
-                      heard = outcome_of([&] {
-                        libtorch::DistributedDataParallel ddp(net, group);
-                        ddp(rows(0, 2));
-                      });
-                    } else {
-                      libtorch::DistributedDataParallel ddp(net, group);
-                      expect_text(outcome_of([&] { ddp(at::zeros({2, 5})); }), {"exception"});
-                    }
-                  },
-                  {.timeout = std::chrono::minutes(3)});
+  run_torch_ranks(2, [&](const Group& group) {
+    nn::Sequential net(nn::Linear(4, 3), libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
+    const auto forward = [&](const at::Tensor& x) {
+      libtorch::DistributedDataParallel ddp(net, group);  // rank 0 may hear of it while it still makes its own
+      const std::string outcome = outcome_of([&] { ddp(x); });
+      if (group->rank() == 0) throw std::runtime_error(outcome);
+      expect_text(outcome, {"exception"});
+    };
+    const std::string outcome = outcome_of([&] { forward(group->rank() == 0 ? rows(0, 2) : at::zeros({2, 5})); });
+    if (group->rank() == 0) heard = outcome;
+  });
   expect_text(heard, {"PeerLost", "rank 1 (host ", "failed in the forward of step 0: "});
 }
 
@@ -246,6 +224,17 @@ TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
   });
 }
 
+// A step is as if nothing had been before it.
+void expect_step(libtorch::DistributedDataParallel<Net>& ddp, Net& net) {
+  net.zero_grad(true);
+  ddp(rows(0, 5)).square().mean().backward();
+  EXPECT_EQ(ddp.last_weight(), 5);
+  Net other;
+  initialize(other, 1);
+  other.forward(rows(0, 5)).square().mean().backward();
+  expect_close(gradients_of(net), gradients_of(other), "after it");
+}
+
 TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
   run_torch_ranks(1, [](const Group& group) {
     Net net;
@@ -255,21 +244,12 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
     for (const bool accumulates : {false, true}) {
       net.zero_grad(true);
       net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
-      const auto step = [&] { ddp(rows(0, 2)).square().mean().backward(); };
-      if (accumulates) {
-        const auto local = ddp.no_sync();
-        expect_text(outcome_of(step), {"no more luck"});
-      } else {
-        expect_text(outcome_of(step), {"no more luck"});
+      {
+        const auto local = ddp.no_sync(accumulates);
+        expect_text(outcome_of([&] { ddp(rows(0, 2)).square().mean().backward(); }), {"no more luck"});
       }
-      net.zero_grad(true);
       net.body = good;
-      ddp(rows(0, 5)).square().mean().backward();
-      EXPECT_EQ(ddp.last_weight(), 5);
-      Net other;
-      initialize(other, 1);
-      other.forward(rows(0, 5)).square().mean().backward();
-      expect_close(gradients_of(net), gradients_of(other), "after it");
+      expect_step(ddp, net);
     }
   });
 }
@@ -277,33 +257,21 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
 // Without buckets each gradient is looked at as it comes.
 TEST(Exceptions, OfANanInAWorldOfOneLoseTheStepOnly) {
   run_torch_ranks(1, [](const Group& group) {
-    std::vector<std::string> warnings;
-    set_log_sink([&](LogLevel level, std::string_view text) {
-      if (level == LogLevel::warn) warnings.emplace_back(text);
-    });
+    const std::string text = "NaN in rank 0's gradient of 'c.bias' in step 1";
     for (const NotFinite reaction : {NotFinite::raise, NotFinite::tell, NotFinite::ignore}) {
+      const Warnings warnings;
       Net net;
       initialize(net, 1);
       libtorch::DistributedDataParallel ddp(net, group, {.not_finite = reaction});
-      const auto step = [&](double factor) {
-        net.zero_grad(true);
-        return outcome_of([&] { (ddp(rows(0, 5)).square().mean() * factor).backward(); });
-      };
-      step(1);
-      const std::string thrown = step(std::numeric_limits<double>::quiet_NaN());
-      const std::string text = "NaN in rank 0's gradient of 'c.bias' in step 1";
+      expect_step(ddp, net);
+      net.zero_grad(true);
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      const std::string thrown = outcome_of([&] { (ddp(rows(0, 5)).square().mean() * nan).backward(); });
       expect_text(thrown, {reaction == NotFinite::raise ? text : "nothing"});
-      ASSERT_EQ(warnings.size(), reaction == NotFinite::tell ? 1u : 0u);
-      if (!warnings.empty()) expect_text(warnings[0], {"Reducer: " + text + ". "});
-      warnings.clear();
-      step(1);
+      EXPECT_EQ(warnings.count("Reducer: " + text + ". "), reaction == NotFinite::tell ? 1 : 0);
+      expect_step(ddp, net);
       EXPECT_EQ(ddp.steps(), reaction == NotFinite::raise ? 2 : 3);
-      Net other;
-      initialize(other, 1);
-      other.forward(rows(0, 5)).square().mean().backward();
-      expect_close(gradients_of(net), gradients_of(other), "after it");
     }
-    set_log_sink({});
   });
 }
 
@@ -404,12 +372,6 @@ TEST(Memory, IsFlat) {
     for (int part = 1; part <= 4; ++part) {
       steps(count / 4);
       const Held after = held_between_barriers();
-      if (group->rank() == 0) {
-        std::printf("after %6d steps: heap %+8td bytes, resident %+9td of %zu, shared %+6td of %zu\n",
-                    part * (count / 4), static_cast<std::ptrdiff_t>(after.heap - before.heap),
-                    static_cast<std::ptrdiff_t>(after.resident - before.resident), after.resident,
-                    static_cast<std::ptrdiff_t>(after.shared - before.shared), after.shared);
-      }
       // 400 steps of as little as 100 bytes each would show.
       EXPECT_LT(after.heap, before.heap + 40'000);
       EXPECT_EQ(after.shared, before.shared);

@@ -11,7 +11,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,9 +29,6 @@ namespace {
 namespace nn = ::torch::nn;
 namespace optim = ::torch::optim;
 using Groups = std::vector<optim::OptimizerParamGroup>;
-
-constexpr int kChange = 3;  // the step before which a layer thaws or joins the optimizer
-constexpr std::int64_t kRows = 7;
 
 // float64 where it can be: rounding then decides nothing. GradScaler and autocast want float32.
 at::ScalarType dtype_of(const Seam& seam) { return seam.autocasts || seam.scales ? at::kFloat : at::kDouble; }
@@ -69,23 +65,10 @@ struct Net : nn::Module {
 // Rows [begin, end) of a micro-batch.
 at::Tensor rows_of(const Seam& seam, int step, int part, std::int64_t begin, std::int64_t end) {
   const auto seed = seam.seed * 1000 + static_cast<std::uint64_t>(10 * step + part);
-  const at::Tensor rows = random_tensor({kRows, 2, 4, 4}, seed).slice(0, begin, end).to(dtype_of(seam));
+  const at::Tensor rows = random_tensor({kSeamRows, 2, 4, 4}, seed).slice(0, begin, end).to(dtype_of(seam));
   return seam.channels_last ? rows.contiguous(at::MemoryFormat::ChannelsLast) : rows;
 }
 
-std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks) {
-  Generator random(seam.seed * 7 + static_cast<std::uint64_t>(100 * step + 10 * part + ranks));
-  if (seam.uneven) return random_cuts(random, kRows, ranks);
-  std::vector<std::int64_t> cuts;
-  for (int rank = 0; rank <= ranks; ++rank) cuts.push_back(kRows * rank / ranks);
-  return cuts;
-}
-
-int parts_of(const Seam& seam) { return seam.accumulates ? 2 : 1; }
-double rate_of(const Seam& seam, int step) {
-  const double rate = seam.adam ? 0.01 : 0.1;
-  return seam.schedules ? rate * (step + 1) / seam.steps : rate;
-}
 double clipped_to(const Seam& seam) { return seam.adam ? 0.05 : 0.2; }
 
 optim::AdamWOptions options_for(optim::AdamW*, double rate) { return optim::AdamWOptions(rate); }
@@ -116,11 +99,25 @@ void change(const Seam& seam, const Net& net, auto& optimizer) {
   if (!seam.thaws && !seam.joins_late) return;
   if (seam.thaws) Net::set_trains(*net.late, true);
   using Options = decltype(options<Base>(0));
-  optimizer.add_param_group({net.late->parameters(), std::make_unique<Options>(options<Base>(rate_of(seam, kChange)))});
+  optimizer.add_param_group(
+      {net.late->parameters(), std::make_unique<Options>(options<Base>(rate_of(seam, kSeamChange)))});
 }
 
 void set_rates(const Seam& seam, int step, Groups& groups) {
+  if (seam.steps_down) return;
   for (auto& group : groups) group.options().set_lr(rate_of(seam, step));
+}
+
+// Torch's own scheduler where the program has one, after `steps` steps. Rates are the optimizer's already.
+std::optional<optim::StepLR> scheduler_for(const Seam& seam, optim::Optimizer& optimizer, std::int64_t steps) {
+  if (!seam.steps_down) return std::nullopt;
+  optim::StepLR scheduler(optimizer, 2, 0.5);
+  Groups& groups = optimizer.param_groups();
+  std::vector<double> rates;
+  for (auto& group : groups) rates.push_back(group.options().get_lr());
+  for (std::int64_t step = 0; step < steps; ++step) scheduler.step();
+  for (std::size_t i = 0; i < rates.size(); ++i) groups[i].options().set_lr(rates[i]);
+  return scheduler;
 }
 
 std::vector<at::Tensor> parameters_of(const Groups& groups) {
@@ -135,18 +132,20 @@ Tensors train_alone(const Seam& seam) {
   at::set_num_threads(1);
   Net net(seam);
   Base optimizer(Groups{{first_group(seam, net)}}, options<Base>(rate_of(seam, 0)));
+  auto scheduler = scheduler_for(seam, optimizer, 0);
   for (int step = 0; step < seam.steps; ++step) {
-    if (step == kChange) change<Base>(seam, net, optimizer);
+    if (step == kSeamChange) change<Base>(seam, net, optimizer);
     set_rates(seam, step, optimizer.param_groups());
     net.zero_grad();
     for (int part = 0; part < parts_of(seam); ++part) {
       std::optional<libtorch::Autocast> scope;
       if (seam.autocasts) scope.emplace(at::kCPU, at::kBFloat16);
-      const at::Tensor y = net.forward(rows_of(seam, step, part, 0, kRows));
+      const at::Tensor y = net.forward(rows_of(seam, step, part, 0, kSeamRows));
       (y.to(at::kDouble).square().mean() / parts_of(seam)).backward();
     }
     if (seam.clips) nn::utils::clip_grad_norm_(parameters_of(optimizer.param_groups()), clipped_to(seam));
     optimizer.step();
+    if (scheduler) scheduler->step();
   }
   return weights_of(net);
 }
@@ -161,7 +160,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
                 const std::function<std::unique_ptr<Optimizer>(libtorch::DistributedDataParallel<Net>&, Groups)>& make,
                 Tensors& weights) {
   Net net(seam);
-  libtorch::DdpOptions ddp_options;
+  libtorch::DdpOptions ddp_options{.compare_every = seam.compares ? 1 : 100};
   if (seam.shards) ddp_options.shard = Shard::optimizer;
   if (seam.unused && seam.seed % 2 == 0) ddp_options.unused = {"spare.weight", "spare.bias"};
   std::optional<libtorch::DistributedDataParallel<Net>> ddp(std::in_place, net, group, ddp_options);
@@ -174,12 +173,15 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
     snapshots->add("optimizer", *optimizer);
     if (seam.scales) snapshots->add("scaler", scaler);
     // The groups of the optimizer are those of the step that the folder has.
-    if (resumes && seam.resumes_at > kChange) change<Base>(seam, net, *optimizer);
+    if (resumes && seam.resumes_at > kSeamChange) change<Base>(seam, net, *optimizer);
     snapshots->restore();
   }
+  auto scheduler = scheduler_for(seam, *optimizer, ddp->steps());
+  std::optional<libtorch::Autocast> around;
+  if (seam.autocasts && seam.surrounds) around.emplace(at::kCPU, at::kBFloat16);
   for (auto step = static_cast<int>(ddp->steps()); step < until; ++step) {
-    if (step == kChange) change<Base>(seam, net, *optimizer);
-    if (step == kChange && seam.thaws) {  // what trains is decided when the module is wrapped
+    if (step == kSeamChange) change<Base>(seam, net, *optimizer);
+    if (step == kSeamChange && seam.thaws) {  // what trains is decided when the module is wrapped
       ddp.reset();
       ddp.emplace(net, group, ddp_options);
     }
@@ -191,7 +193,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
       const auto cuts = cuts_of(seam, step, part, group->size());
       const auto rank = static_cast<std::size_t>(group->rank());
       std::optional<libtorch::Autocast> scope;
-      if (seam.autocasts) scope.emplace(at::kCPU, at::kBFloat16);
+      if (seam.autocasts && !seam.surrounds) scope.emplace(at::kCPU, at::kBFloat16);
       const auto local = ddp->no_sync(!is_last);
       const at::Tensor rows = rows_of(seam, step, part, cuts[rank], cuts[rank + 1]);
       if (rows.size(0) == 0) {
@@ -217,6 +219,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
     }
     scaler.step(*optimizer);
     scaler.update();
+    if (scheduler) scheduler->step();
     if (snapshots) snapshots->step();
     if (seam.compares) ddp->check_replicas();
     if (seam.evaluates) {
@@ -237,7 +240,7 @@ Tensors train(const Seam& seam) {
   const TemporaryFolder folder;
   Tensors weights;
   const auto start = [&](int ranks, int until) {
-    run_torch_ranks(ranks, [&](const Group& group) {
+    const auto body = [&](const Group& group) {
       using Sharded = libtorch::ShardedOptimizer<Base>;
       if (seam.shards) {
         train_rank<Base, Sharded>(
@@ -254,7 +257,8 @@ Tensors train(const Seam& seam) {
             },
             weights);
       }
-    });
+    };
+    run_torch_ranks(ranks, body, {.backend = seam.hosts ? "tcp" : "shm", .hosts = hosts_of(seam, ranks)});
   };
   if (seam.resumes_at > 0) start(seam.ranks, seam.resumes_at);
   start(seam.resumes_at > 0 ? seam.resumes_with : seam.ranks, seam.steps);
@@ -298,48 +302,25 @@ Seam sensible(Seam seam) {
   return seam;
 }
 
-// What train_rank() does, as a user would write it.
-std::string source_of(const Seam& seam) {
-  std::string text = "Net net;";
-  const auto line = [&](bool is_in, std::string_view what) {
-    if (is_in) text += fmt::format("\n{}", what);
-  };
-  line(seam.frozen, "for (auto& p : net.first->parameters()) p.set_requires_grad(false);");
-  line(seam.thaws, "for (auto& p : net.late->parameters()) p.set_requires_grad(false);");
-  line(true, fmt::format("DistributedDataParallel<Net> ddp(net, group{});  // {} ranks",
-                         seam.shards ? ", {.shard = Shard::optimizer}" : "", seam.ranks));
-  const std::string base = fmt::format("{}{}", seam.fused ? "Fused" : "torch::optim::", seam.adam ? "AdamW" : "SGD");
-  line(true, seam.shards ? fmt::format("ShardedOptimizer<{}> optimizer(ddp, groups, options);", base)
-                         : fmt::format("{} optimizer(groups, options);", base));
-  line(seam.scales, "GradScaler scaler({.init_scale = 1024});");
-  line(seam.resumes_at > 0,
-       fmt::format("Snapshots snapshots(folder, ddp);  // all ends after step {}, and resumes on {} ranks",
-                   seam.resumes_at, seam.resumes_with));
-  line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
-  line(seam.thaws,
-       fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group), optimizer.add_param_group(net.late);",
-                   kChange));
-  line(seam.joins_late, fmt::format("  if (step == {}) optimizer.add_param_group(net.late);", kChange));
-  line(seam.schedules, "  set_lr(optimizer, step);");
-  line(true, "  optimizer.zero_grad();");
-  line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
-  line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
-  line(seam.uneven, "    if (rows.size(0) == 0) { ddp.step_without_data(); continue; }  // with the last micro-batch");
-  line(seam.autocasts, "    const Autocast scope(at::kCPU, at::kBFloat16);");
-  line(seam.set_weight, "    ddp.set_weight(rows.size(0));");
-  line(true, fmt::format("    const auto y = ddp(rows{});", seam.channels_last ? " /* channels last */" : ""));
-  line(seam.evaluates, "    { NoGradGuard guard; ddp(some); }");
-  line(true, fmt::format("    {}.backward();", seam.scales ? "scaler.scale(loss_of(y))" : "loss_of(y)"));
-  line(seam.accumulates, "  }");
-  line(seam.clips && seam.scales, "  scaler.unscale_(optimizer);");
-  line(seam.clips, seam.shards ? "  optimizer.clip_grad_norm(most);" : "  clip_grad_norm_(parameters, most);");
-  line(true, seam.scales ? "  scaler.step(optimizer), scaler.update();" : "  optimizer.step();");
-  line(seam.compares, "  ddp.check_replicas();");
-  line(seam.evaluates, "  { NoGradGuard guard; ddp.eval(); ddp(some); ddp.train(); }");
-  return text + "\n}\n";
-}
+TEST(Seams, AnyFeaturesTogetherTrainAsOneProcess) { expect_seams_to_hold({sensible, fault_of, /*is_torchs=*/true}); }
 
-TEST(Seams, AnyFeaturesTogetherTrainAsOneProcess) { expect_seams_to_hold({sensible, fault_of, source_of}); }
+// Drawn once in a thousand programs.
+TEST(Seams, AnEvaluationWithinTheLoopsAutocastWithALateGroupInShardsTrainsAsOneProcess) {
+  for (const int resumes_at : {0, 5}) {
+    EXPECT_EQ(fault_of({.ranks = 3,
+                        .resumes_at = resumes_at,
+                        .resumes_with = 2,
+                        .accumulates = true,
+                        .joins_late = true,
+                        .evaluates = true,
+                        .shards = true,
+                        .hosts = true,
+                        .autocasts = true,
+                        .surrounds = true,
+                        .steps_down = true}),
+              "");
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::testing::seams_test

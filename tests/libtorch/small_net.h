@@ -16,8 +16,9 @@ struct Net : nn::Module {
   nn::Linear b = register_module("b", nn::Linear(6, 3));
   nn::Linear side = register_module("side", nn::Linear(4, 3));
   bool use_side = true;
+  std::function<torch::Tensor(const torch::Tensor&)> after_b = [](const torch::Tensor& y) { return y; };
   torch::Tensor forward(const torch::Tensor& x) {
-    const torch::Tensor y = b(torch::tanh(a(x)));
+    const torch::Tensor y = after_b(b(torch::tanh(a(x))));
     return use_side ? y + side(x) : y;
   }
 };
@@ -33,6 +34,17 @@ inline at::Tensor rows(int rank, std::int64_t count) {
 }
 
 inline libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+
+// body(net, ddp) on each of `ranks`, all of which begin with the same weights.
+template <typename Module = Net, typename Body>
+void on_ranks(int ranks, const libtorch::DdpOptions& options, const Body& body) {
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Module net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel<Module> ddp(net, group, options);
+    body(net, ddp);
+  });
+}
 
 // What one process has on the rows of all ranks, `count` of rank r being counts[r].
 inline Tensors gradients_alone(const std::vector<std::int64_t>& counts,

@@ -2,11 +2,12 @@
 // Runs of LibTorch that stop and go on: every optimizer, buffers, noise, the position in the data.
 #include "lockstep/libtorch/snapshots.h"
 
-#include <gmock/gmock.h>
 #include <torch/optim.h>
 
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 
 #include "lockstep/libtorch/samplers.h"
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 namespace nn = ::torch::nn;
 namespace optim = ::torch::optim;
-using ::testing::HasSubstr;
 
 constexpr std::int64_t kSamples = 36, kSteps = 12;
 
@@ -92,28 +92,32 @@ Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop
   return outcome;
 }
 
-void expect_equal(const Outcome& seen, const Outcome& wanted, const std::string& what) {
-  ASSERT_EQ(seen.state.size(), wanted.state.size());
-  for (std::size_t i = 0; i < seen.state.size(); ++i)
-    EXPECT_TRUE(at::equal(seen.state[i], wanted.state[i])) << what << i;
+void expect_equal(const std::vector<at::Tensor>& seen, const std::vector<at::Tensor>& wanted, const std::string& what) {
+  ASSERT_EQ(seen.size(), wanted.size());
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(at::equal(seen[i], wanted[i])) << what << ", tensor " << i;
+}
+
+// A class of the program's own: what it keeps beside SGD's state is known to its save() alone.
+struct OwnOptimizer : optim::SGD {
+  using SGD::SGD;
+};
+
+template <typename Optimizer, typename Options>
+MakeOptimizer made_with(const Options& options) {
+  return [=](const Net&, std::vector<at::Tensor> p) { return std::make_unique<Optimizer>(std::move(p), options); };
 }
 
 const std::map<std::string, MakeOptimizer>& optimizers() {
-  using Parameters = std::vector<at::Tensor>;
+  const auto momentum = optim::SGDOptions(0.1).momentum(0.9);
   static const std::map<std::string, MakeOptimizer> all{
-      {"SGD", [](const Net&, Parameters p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1)); }},
-      {"SGD with momentum",
-       [](const Net&, Parameters p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1).momentum(0.9)); }},
-      {"Adam", [](const Net&,
-                  Parameters p) { return std::make_unique<optim::Adam>(p, optim::AdamOptions(0.01).amsgrad(true)); }},
-      {"AdamW", [](const Net&, Parameters p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions(0.01)); }},
-      {"RMSprop",
-       [](const Net&, Parameters p) {
-         return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
-       }},
-      {"Adagrad",
-       [](const Net&, Parameters p) { return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions(0.05)); }},
-      {"two groups", [](const Net& net, Parameters) {
+      {"SGD", made_with<optim::SGD>(optim::SGDOptions(0.1))},
+      {"SGD with momentum", made_with<optim::SGD>(momentum)},
+      {"own", made_with<OwnOptimizer>(momentum)},
+      {"Adam", made_with<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true))},
+      {"AdamW", made_with<optim::AdamW>(optim::AdamWOptions(0.01))},
+      {"RMSprop", made_with<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5).centered(true))},
+      {"Adagrad", made_with<optim::Adagrad>(optim::AdagradOptions(0.05))},
+      {"two groups", [](const Net& net, std::vector<at::Tensor>) {
          std::vector<optim::OptimizerParamGroup> groups;
          groups.emplace_back(net.in->parameters(), std::make_unique<optim::AdamOptions>(0.01));
          groups.emplace_back(net.out->parameters(), std::make_unique<optim::AdamOptions>(0.002));
@@ -133,7 +137,7 @@ TEST(Snapshots, EveryOptimizerGoesOnWithTheSameBits) {
       EXPECT_EQ(run(options, parts / "run", 7, make).restored, 3);
       const Outcome last = run(options, parts / "run", kSteps, make);
       EXPECT_EQ(last.restored, 6);
-      expect_equal(last, undisturbed, name);
+      expect_equal(last.state, undisturbed.state, name);
     }
   }
 }
@@ -182,29 +186,20 @@ std::vector<at::Tensor> run_of_uneven_batches(int ranks, const fs::path& folder,
   return state;
 }
 
-// Gradients are counted in what the first batch of all weighs, wherever a run begins.
+// Gradients are counted in what the first batch of all weighs, wherever a run begins, at another number of ranks too.
 TEST(Snapshots, ARunThatIsResumedWithAnotherWeightHasTheSameBits) {
   for (const Weights weights : {Weights::rows, Weights::tokens, Weights::micro_batches}) {
     for (const int ranks : {1, 2, 3}) {
       const TemporaryFolder whole, parts;
-      const auto undisturbed = run_of_uneven_batches(ranks, whole / "run", 7, weights);
-      for (const std::int64_t stop : {1, 2, 5}) run_of_uneven_batches(ranks, parts / "run", stop, weights);
-      const auto resumed = run_of_uneven_batches(ranks, parts / "run", 7, weights);
-      for (std::size_t i = 0; i < resumed.size(); ++i) {
-        EXPECT_TRUE(at::equal(resumed[i], undisturbed[i]))
-            << static_cast<int>(weights) << ", " << ranks << " ranks: " << i;
-      }
+      const auto go_on = [&](const TemporaryFolder& folder, std::int64_t stop) {
+        return run_of_uneven_batches(stop == 1 ? 2 : ranks, folder / "run", stop, weights);
+      };
+      go_on(whole, 1);
+      for (const std::int64_t stop : {1, 2, 5}) go_on(parts, stop);
+      expect_equal(go_on(parts, 7), go_on(whole, 7),
+                   std::to_string(static_cast<int>(weights)) + ", " + std::to_string(ranks) + " ranks");
     }
   }
-}
-
-TEST(Snapshots, ARunAtAnotherNumberOfRanksThatIsResumedHasTheSameBits) {
-  const TemporaryFolder whole, parts;
-  for (const auto* folder : {&whole, &parts}) run_of_uneven_batches(2, *folder / "run", 1, Weights::tokens);
-  const auto undisturbed = run_of_uneven_batches(3, whole / "run", 7, Weights::tokens);
-  run_of_uneven_batches(3, parts / "run", 4, Weights::tokens);
-  const auto resumed = run_of_uneven_batches(3, parts / "run", 7, Weights::tokens);
-  for (std::size_t i = 0; i < resumed.size(); ++i) EXPECT_TRUE(at::equal(resumed[i], undisturbed[i])) << i;
 }
 
 // A snapshot of before the first backward has no unit of weights.
@@ -223,11 +218,6 @@ TEST(Snapshots, WithoutAUnitOfWeightsAreRestored) {
   }
 }
 
-// A class of the program's own: what it keeps beside SGD's state is known to its save() alone.
-struct OwnOptimizer : optim::SGD {
-  using SGD::SGD;
-};
-
 // Each rank's running statistics are of its own rows until the next forward brings rank 0's.
 TEST(Snapshots, ASurvivorSavesTheBuffersThatRankZeroHad) {
   const TemporaryFolder whole, parts;
@@ -236,53 +226,24 @@ TEST(Snapshots, ASurvivorSavesTheBuffersThatRankZeroHad) {
   EXPECT_ANY_THROW(run({.ranks = 3, .rank_0_dies_in = 5}, parts / "run", kSteps, make));
   const Outcome last = run({.ranks = 3}, parts / "run", kSteps, make);
   EXPECT_EQ(last.restored, 5);
-  expect_equal(last, undisturbed, "tensor ");
+  expect_equal(last.state, undisturbed.state, "after it");
 }
 
-// A second network and averaged weights are items too.
-TEST(Snapshots, OtherModulesAreKept) {
+// As of averaged weights.
+TEST(Snapshots, AModuleThatIsNotTrainedIsKept) {
   const TemporaryFolder folder;
-  const auto run_once = [&](float average, std::int64_t critic_steps) {
-    std::vector<float> seen;
+  for (const bool is_first : {true, false}) {
     run_torch_ranks(2, [&](const Group& group) {
       Net net;
       const auto averaged = std::make_shared<Net>();
-      nn::Linear critic(3, 1);
-      initialize(net, 1);
       libtorch::DistributedDataParallel ddp(net, group, {});
-      libtorch::DistributedDataParallel second(*critic, group, {});
-      optim::Adam of_critic(second.parameters(), optim::AdamOptions(0.1));
-      const at::NoGradGuard no_grad;
-      for (const at::Tensor& tensor : averaged->parameters()) tensor.fill_(average);
+      averaged->out->bias.detach().fill_(is_first ? 0.5 : 2);
       libtorch::Snapshots snapshots(folder / "run", ddp);
-      snapshots.add("critic", second);
       snapshots.add("averaged", averaged);
-      snapshots.add("critic_optimizer", of_critic);
-      second.set_steps(critic_steps);
-      critic->weight.fill_(average);
-      const auto restored = snapshots.restore();
-      if (!restored) snapshots.save();
-      if (group->rank() == 0) {
-        seen = {critic->weight[0][0].item<float>(), averaged->parameters()[0].flatten()[0].item<float>(),
-                static_cast<float>(second.steps())};
-      }
+      if (!snapshots.restore()) snapshots.save();
+      EXPECT_TRUE(at::equal(averaged->out->bias, at::full({2}, 0.5f)));
     });
-    return seen;
-  };
-  run_once(0.5f, 7);
-  EXPECT_EQ(run_once(2.0f, 0), (std::vector<float>{0.5f, 0.5f, 7.0f}));
-}
-
-TEST(Snapshots, AnOptimizerOfTheProgramsOwnIsKeptAsItsBytes) {
-  const MakeOptimizer make = [](const Net&, std::vector<at::Tensor> p) {
-    return std::make_unique<OwnOptimizer>(p, optim::SGDOptions(0.1).momentum(0.9));
-  };
-  const TemporaryFolder whole, parts;
-  const Outcome undisturbed = run({}, whole / "run", kSteps, make);
-  run({}, parts / "run", 8, make);
-  const Outcome last = run({}, parts / "run", kSteps, make);
-  EXPECT_EQ(last.restored, 6);
-  expect_equal(last, undisturbed, "own");
+  }
 }
 
 // Keeps nothing, as its save() is the base class's.
@@ -305,9 +266,9 @@ TEST(Snapshots, WhatCannotBeKeptIsRefusedByNameWhenItIsAdded) {
     libtorch::DistributedDataParallel ddp(net, group);
     libtorch::Snapshots snapshots(folder / "run", ddp);
     const auto expect_refused = [&](auto& item, std::initializer_list<std::string_view> words) {
-      const std::string text = error_of<InvalidArgument>([&] { snapshots.add("second", item); });
-      for (const std::string_view word : words) EXPECT_THAT(text, HasSubstr(std::string(word)));
-      EXPECT_THAT(text, Not(HasSubstr("Exception raised from"))) << "no backtrace";
+      const std::string text = error_of([&] { snapshots.add("second", item); });
+      expect_text(text, words);
+      EXPECT_EQ(text.find("Exception raised from"), text.npos) << "no backtrace: " << text;
     };
     optim::LBFGS lbfgs(ddp.parameters());
     expect_refused(lbfgs, {"'second'", "LBFGS", "can't be kept", "don't add this optimizer"});
@@ -338,14 +299,14 @@ TEST(Snapshots, OfAnotherProgramAreRefusedAndSaidWhy) {
   const auto& all = optimizers();
   run({}, folder / "run", 4, all.at("SGD with momentum"));
   const auto error_of_run = [&](const MakeOptimizer& make) {
-    return error_of<InvalidArgument>([&] { run({}, folder / "run", 6, make); });
+    return error_of([&] { run({}, folder / "run", 6, make); });
   };
-  EXPECT_THAT(error_of_run(all.at("Adam")),
-              HasSubstr("the item is of type 'SGD' in the snapshot, but the program's item is of type 'Adam'"));
-  EXPECT_THAT(error_of_run([](const Net& net, std::vector<at::Tensor>) {
+  expect_text(error_of_run(all.at("Adam")),
+              {"the item is of type 'SGD' in the snapshot, but the program's item is of type 'Adam'"});
+  expect_text(error_of_run([](const Net& net, std::vector<at::Tensor>) {
                 return std::make_unique<optim::SGD>(net.out->parameters(), optim::SGDOptions(0.1).momentum(0.9));
               }),
-              HasSubstr("optimizer: it has 'in.bias', 'in.weight', "));
+              {"optimizer: it has 'in.bias', 'in.weight', "});
   // Nothing was changed: the run that saved it still goes on.
   EXPECT_EQ(run({}, folder / "run", 6, all.at("SGD with momentum")).restored, 3);
 }

@@ -5,38 +5,24 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "lockstep/libtorch/captured_step.h"
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/torch_stream.h"
-#include "tests/libtorch/common.h"
 #include "tests/libtorch/device/stream_of_torch.h"
 #include "tests/libtorch/run_again.h"
+#include "tests/libtorch/small_net.h"
 
 namespace lockstep::testing {
 
 // Runs `body` as each of `ranks` ranks of a group over nccl, with its device current. As processes: nothing, where the
 // job has another number of ranks.
 void on_devices(int ranks, const RankBody& body);
-
-struct Net : ::torch::nn::Module {
-  ::torch::nn::Linear a = register_module("a", ::torch::nn::Linear(4, 6));
-  ::torch::nn::Linear b = register_module("b", ::torch::nn::Linear(6, 3));
-  ::torch::nn::Linear side = register_module("side", ::torch::nn::Linear(4, 3));
-  bool use_side = true;
-  std::function<at::Tensor(const at::Tensor&)> between = [](const at::Tensor& y) { return y; };
-  at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor y = between(b(at::tanh(a(x))));
-    return use_side ? y + side(x) : y;
-  }
-};
-
-inline at::Tensor rows(int rank, std::int64_t count) {
-  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
-}
-inline at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
-inline libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
 
 // A network on the group's device.
 template <typename Module = Net>
@@ -52,16 +38,36 @@ inline Tensors on_cpu(Tensors tensors) {
   return tensors;
 }
 
-// What one process has on the CPU, on the rows of all ranks, `counts[r]` of rank r.
+// What one process has on the CPU, on the rows of all ranks.
 inline Tensors gradients_alone(const std::vector<std::int64_t>& counts, bool use_side = true) {
-  Net net;
-  initialize(net, 1);
-  net.use_side = use_side;
-  std::vector<at::Tensor> all;
-  for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
-  squares(net.forward(at::cat(all))).backward();
-  return gradients_of(net);
+  return gradients_alone(counts, [&](Net& net, const at::Tensor& x) {
+    net.use_side = use_side;
+    return squares(net.forward(x));
+  });
 }
+
+// A rank that trains Net on its device, on 5 rows of rank 0 and 2 of rank 1.
+struct Trainee {
+  explicit Trainee(const Group& group, const libtorch::DdpOptions& options = many_buckets())
+      : net(made_for(group)), ddp(net, group, options) {
+    x = rows(group->rank(), 5 - 3 * group->rank()).to(libtorch::device_of(*group));
+  }
+  void backward() { squares(ddp(x)).backward(); }
+  void expect_gradients(const Tensors& wanted, const std::string& what, double tolerance = 1e-5) const {
+    expect_close(on_cpu(gradients_of(*net)), wanted, what, tolerance);
+  }
+  std::shared_ptr<Net> net;
+  libtorch::DistributedDataParallel<Net> ddp;
+  at::Tensor x;
+};
+
+struct Thrower : ::torch::autograd::Function<Thrower> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   ::torch::autograd::variable_list) {
+    throw std::domain_error("no more luck");
+  }
+};
 
 // A stream of torch's, as a program takes one from its pool.
 struct Side {

@@ -38,19 +38,6 @@ struct NormNetImpl : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
 };
 
-// A norm between two layers that a forward may leave out.
-struct BranchNetImpl : nn::Module {
-  nn::Linear side = register_module("side", nn::Linear(4, 4));
-  nn::Linear in = register_module("in", nn::Linear(nn::LinearOptions(4, 3).bias(false)));
-  libtorch::SyncBatchNorm norm = register_module("norm", libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
-  nn::Linear head = register_module("head", nn::Linear(3, 3));
-  at::Tensor before(const at::Tensor& x, bool takes) { return takes ? x + side(x) : x; }
-  at::Tensor after(const at::Tensor& y, bool takes) { return takes ? head(y) : y; }
-  at::Tensor forward(const at::Tensor& x, bool takes_side, bool takes_head) {
-    return after(norm(in(before(x, takes_side))), takes_head);
-  }
-};
-
 // Over random partitions, empty ranks among them.
 template <typename Module>
 void expect_training_like_alone() {
@@ -80,7 +67,13 @@ void expect_training_like_alone() {
         if (step == 3 && ranks > 1) cuts[1] = 0;
         const auto r = static_cast<std::size_t>(group->rank());
         net->zero_grad(/*set_to_none=*/step % 2 == 0);
-        const at::Tensor x = data(step).slice(0, cuts[r], cuts[r + 1]).to(libtorch::device_of(*group));
+        at::Tensor x = data(step).slice(0, cuts[r], cuts[r + 1]).to(libtorch::device_of(*group));
+        if (std::is_same_v<Module, Net> && step % 3 == 1) {  // in micro-batches
+          const auto local = ddp.no_sync();
+          const std::int64_t half = x.size(0) / 2;
+          squares(ddp(x.slice(0, 0, half)) - 1).backward();
+          x = x.slice(0, half);
+        }
         squares(ddp(x) - 1).backward();
         optimizer.step();
         EXPECT_EQ(ddp.last_weight(), kRows);
@@ -255,57 +248,6 @@ TEST(Device, AnOptimizerInSharesTrainsAsOneProcessOnTheCpu) {
   }
 }
 
-TEST(Device, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
-  on_devices(2, [](const Group& group) {
-    nn::Linear net(40, 1);
-    initialize(*net, 2);
-    net->to(libtorch::device_of(*group));
-    libtorch::DistributedDataParallel ddp(net, group, {.shard = Shard::optimizer});
-    libtorch::ShardedOptimizer<::torch::optim::SGD> optimizer(ddp, ::torch::optim::SGDOptions(0.1).momentum(0.9));
-    libtorch::GradScaler scaler({.init_scale = 4});
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      at::Tensor x = random_tensor({2, 40}, static_cast<std::uint64_t>(step));
-      // The gradient of a single element: the other rank's shard is finite.
-      if (step == 1 && group->rank() == 1) x[0][39] = std::numeric_limits<float>::infinity();
-      const Tensors before = on_cpu(weights_of(*net));
-      scaler.scale(ddp(x.to(libtorch::device_of(*group))).sum()).backward();
-      EXPECT_EQ(scaler.step(optimizer).item<float>() != 0, step == 1);
-      scaler.update();
-      EXPECT_EQ(same_bits(on_cpu(weights_of(*net)), before), step == 1) << "step " << step;
-    }
-    EXPECT_EQ(scaler.get_scale(), 2);
-    ddp.check_replicas();
-  });
-}
-
-// Collectives are put in one order on every rank, whatever a rank leaves out on either side of a norm.
-TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
-  for (const int user_of_head : {0, 1}) {
-    BranchNetImpl alone;
-    initialize(alone, 1);
-    const auto outputs = alone
-                             .norm(alone.in(at::cat({alone.before(rows(0, 5), user_of_head == 1),
-                                                     alone.before(rows(1, 2), user_of_head == 0)})))
-                             .split_with_sizes({5, 2});
-    const auto loss = [](const at::Tensor& y) { return y.sin().square().mean(); };
-    (loss(alone.after(outputs[0], user_of_head == 0)) * 5 / 7 +
-     loss(alone.after(outputs[1], user_of_head == 1)) * 2 / 7)
-        .backward();
-    on_devices(2, [&](const Group& group) {
-      const auto net = made_for<BranchNetImpl>(group);
-      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-      const int rank = group->rank();
-      const at::Tensor x = rows(rank, rank == 0 ? 5 : 2).to(libtorch::device_of(*group));
-      for (int step = 0; step < 3; ++step) {
-        net->zero_grad(true);
-        loss(ddp(x, rank != user_of_head, rank == user_of_head)).backward();
-        expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "rank " + std::to_string(rank));
-      }
-    });
-  }
-}
-
 // The host doesn't wait for a loss. What is told lags by five steps, and is the same on every rank.
 TEST(Device, TellsTheLossOfTheGlobalBatchOfEarlierSteps) {
   for (const int ranks : {1, 2, 3}) {
@@ -341,7 +283,6 @@ TEST(Device, TellsTheLossOfTheGlobalBatchOfEarlierSteps) {
   }
 }
 
-// The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
 // What a generator draws follows from its seed.
 TEST(Device, SeedsTheGeneratorOfItsDeviceAnewForEachForwardThatTrains) {
   for (const int ranks : {1, 2}) {
@@ -376,6 +317,7 @@ TEST(Device, SeedsTheGeneratorOfItsDeviceAnewForEachForwardThatTrains) {
   }
 }
 
+// The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
 TEST(Device, StreamsOfOneModuleMayDiffer) {
   const Tensors wanted = gradients_alone({5, 2});
   on_devices(2, [&](const Group& group) {
@@ -409,26 +351,6 @@ TEST(Device, StreamsOfOneModuleMayDiffer) {
   });
 }
 
-TEST(Device, MicroBatchesAreTheMeanOverAllRows) {
-  const Tensors wanted = gradients_alone({6, 6});
-  on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), 6).to(libtorch::device_of(*group));
-    for (int step = 0; step < 2; ++step) {
-      net->zero_grad(/*set_to_none=*/true);
-      {
-        const auto local = ddp.no_sync();
-        squares(ddp(x.slice(0, 0, 1))).backward();
-        squares(ddp(x.slice(0, 1, 4))).backward();
-      }
-      squares(ddp(x.slice(0, 4, 6))).backward();
-      EXPECT_EQ(ddp.last_weight(), 12);
-      expect_close(on_cpu(gradients_of(*net)), wanted, "step " + std::to_string(step));
-    }
-  });
-}
-
 TEST(Device, GradientsGoThroughCommunicationHooks) {
   const auto by_torch = libtorch::tensor_hook("in double", [](const GradBucket& bucket, at::Tensor sum) {
     sum = sum.to(at::kDouble);
@@ -442,17 +364,15 @@ TEST(Device, GradientsGoThroughCommunicationHooks) {
   for (const auto& [hook, tolerance] : hooks) {
     for (const int ranks : {1, 2}) {
       on_devices(ranks, [&, &hook = hook, tolerance = tolerance](const Group& group) {
-        auto net = made_for(group);
         libtorch::DdpOptions options = many_buckets();
         options.comm_hook = hook;
-        libtorch::DistributedDataParallel ddp(net, group, options);
-        const at::Tensor x = rows(group->rank(), 5 - 3 * group->rank()).to(libtorch::device_of(*group));
+        Trainee it(group, options);
         const Tensors wanted =
             gradients_alone(group->size() == 1 ? std::vector<std::int64_t>{5} : std::vector<std::int64_t>{5, 2});
         for (int step = 0; step < 4; ++step) {
-          net->zero_grad(/*set_to_none=*/true);
-          squares(ddp(x)).backward();
-          expect_close(on_cpu(gradients_of(*net)), wanted, hook.name, tolerance);
+          it.net->zero_grad(/*set_to_none=*/true);
+          it.backward();
+          it.expect_gradients(wanted, hook.name, tolerance);
         }
       });
     }
@@ -535,19 +455,17 @@ TEST(Device, FixedMicroBatchesWantCublasToBeDeterministic) {
 // The copy of such a gradient lies between two steps' writes of the arena, which another stream makes.
 TEST(Device, AGradientThatNobodyClearsIsKeptWhereALossLeavesItsLayerOut) {
   on_devices(2, [](const Group& group) {
-    auto net = made_for(group);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    Trainee it(group);
     const Side side(group);
-    const at::Tensor x = rows(group->rank(), 3).to(libtorch::device_of(*group));
     side.follow();
     std::optional<c10::StreamGuard> guard(side.of_torch());
     at::Tensor first;
     for (int step = 0; step < 4; ++step) {
-      net->use_side = step == 0;
-      squares(ddp(x)).backward();
-      if (step == 0) first = net->side->weight.grad().clone();
+      it.net->use_side = step == 0;
+      it.backward();
+      if (step == 0) first = it.net->side->weight.grad().clone();
     }
-    const at::Tensor last = net->side->weight.grad().clone();
+    const at::Tensor last = it.net->side->weight.grad().clone();
     guard.reset();
     side.precede();
     EXPECT_TRUE(at::equal(last.to(at::kCPU), first.to(at::kCPU)));
@@ -557,17 +475,16 @@ TEST(Device, AGradientThatNobodyClearsIsKeptWhereALossLeavesItsLayerOut) {
 TEST(Device, EndsInAnotherStreamThanItTrainedIn) {
   const Tensors wanted = gradients_alone({5, 2});
   on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     const Side side(group);
-    std::optional<libtorch::DistributedDataParallel<Net>> ddp;
+    std::optional<Trainee> it;
     side.follow();
     {
       const c10::StreamGuard guard(side.of_torch());
-      ddp.emplace(*net, group, many_buckets());
-      squares((*ddp)(x)).backward();
+      it.emplace(group);
+      it->backward();
     }
-    ddp.reset();
+    const auto net = it->net;
+    it.reset();
     expect_close(on_cpu(gradients_of(*net)), wanted, "after its end");
     side.precede();
   });
@@ -583,21 +500,19 @@ TEST(Device, GradientsThatNobodyClearsAddUp) {
     for (int i = 1; i <= 2; ++i) loss_of(alone.forward(all * i)).backward();
     on_devices(2, [&](const Group& group) {
       const Side side(group);
-      auto net = made_for(group);
       libtorch::DdpOptions options = many_buckets();
       options.loss = kind;
-      libtorch::DistributedDataParallel ddp(net, group, options);
-      const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
+      Trainee it(group, options);
       for (int step = 0; step < 3; ++step) {
-        net->zero_grad(/*set_to_none=*/step == 1);
-        loss_of(ddp(x)).backward();
+        it.net->zero_grad(/*set_to_none=*/step == 1);
+        loss_of(it.ddp(it.x)).backward();
         {
           side.follow();
           const c10::StreamGuard guard(side.of_torch());
-          loss_of(ddp(x * 2)).backward();
+          loss_of(it.ddp(it.x * 2)).backward();
         }
         side.precede();
-        expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "step " + std::to_string(step));
+        it.expect_gradients(gradients_of(alone), "step " + std::to_string(step));
       }
     });
   }
@@ -609,36 +524,15 @@ TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
   (squares(alone.forward(rows(0, 5))) * (5.0 / 7)).backward();
   alone.use_side = false;
   (squares(alone.forward(rows(1, 2))) * (2.0 / 7)).backward();
-  const Tensors without_side = gradients_alone({5, 2}, false);
   on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
-    net->use_side = group->rank() == 0;
-    squares(ddp(x)).backward();
-    expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "one rank uses it");
-    net->zero_grad(/*set_to_none=*/true);
-    net->use_side = false;
-    squares(ddp(x)).backward();
-    expect_close(on_cpu(gradients_of(*net)), without_side, "nobody does");
-  });
-}
-
-// Or momentum would move it on one of them only.
-TEST(Device, AStepWithoutDataLeavesTheSameGradientsOnEveryRank) {
-  on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
-    net->use_side = group->rank() == 0;
-    const at::Tensor loss = squares(ddp(x));
-    ddp.set_weight(0);
-    loss.backward();
-    EXPECT_EQ(ddp.last_weight(), 0);
-    for (const auto& item : net->named_parameters()) {
-      ASSERT_TRUE(item.value().grad().defined()) << item.key() << " on rank " << group->rank();
-      EXPECT_FALSE(item.value().grad().to(at::kCPU).any().item<bool>()) << item.key();
-    }
+    Trainee it(group);
+    it.net->use_side = group->rank() == 0;
+    it.backward();
+    it.expect_gradients(gradients_of(alone), "one rank uses it");
+    it.net->zero_grad(/*set_to_none=*/true);
+    it.net->use_side = false;
+    it.backward();
+    it.expect_gradients(gradients_alone({5, 2}, false), "nobody does");
   });
 }
 
@@ -701,43 +595,29 @@ TEST(Device, TwoModulesOfOneGroupMayShareABackwardInAStreamOfTheProgram) {
   on_devices(2, [&](const Group& group) {
     const Side compute(group);
     const StreamView of_group = group->stream();
-    auto one = made_for(group);
-    auto other = made_for(group);
-    one->use_side = other->use_side = false;
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     compute.follow();
     const c10::StreamGuard guard(compute.of_torch());
-    libtorch::DistributedDataParallel first(one, group, many_buckets());
-    libtorch::DistributedDataParallel second(other, group, many_buckets());
+    Trainee one(group), other(group);
+    one.net->use_side = other.net->use_side = false;
     for (int step = 0; step < 2; ++step) {
-      (squares(first(x)) + squares(second(x))).backward();
+      (squares(one.ddp(one.x)) + squares(other.ddp(other.x))).backward();
       EXPECT_EQ(group->stream(), of_group);
-      for (const auto& net : {one, other}) expect_close(on_cpu(gradients_of(*net)), wanted, std::to_string(step));
-      for (const auto& net : {one, other}) net->zero_grad(/*set_to_none=*/true);
+      for (const Trainee* const it : {&one, &other}) it->expect_gradients(wanted, std::to_string(step));
+      for (const Trainee* const it : {&one, &other}) it->net->zero_grad(/*set_to_none=*/true);
     }
   });
 }
 
-struct Thrower : ::torch::autograd::Function<Thrower> {
-  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
-                                                   ::torch::autograd::variable_list) {
-    throw std::domain_error("no more luck");
-  }
-};
-
 TEST(Device, AnExceptionInBackwardReachesEveryRank) {
   on_devices(2, [](const Group& group) {
-    auto net = made_for(group);
-    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
     const std::string text = outcome_of([&] {
-      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-      squares(ddp(x)).backward();
-      if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      Trainee it(group);
+      it.backward();
+      if (group->rank() == 1) it.net->after_b = [](const at::Tensor& y) { return Thrower::apply(y); };
       // On a device a failure may show in a later step than that of the one that failed.
       for (int step = 0; step < 1000; ++step) {
-        squares(ddp(x)).backward();
-        ddp.last_weight();
+        it.backward();
+        it.ddp.last_weight();
       }
     });
     if (group->rank() == 1) {

@@ -29,89 +29,78 @@ void on_devices(int ranks, const RankBody& body) {
 
 namespace {
 
-// Gradients that are found, or known to be missing, wait for nobody where this rank can tell by itself.
-TEST(Device, NoStepWaitsOnTheHost) {
+// Calls step(0), step(1), ... of what `make` returns, on two ranks: from `warm` on the host waits for nothing.
+void expect_no_waits(int steps, int warm, const std::function<std::function<void(int)>(const Group&)>& make) {
   std::barrier everyone(2);
   on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    net->use_side = false;
-    net->register_buffer("mean", at::zeros({3}, libtorch::device_of(*group)));
-    net->register_buffer("mask",
-                         at::ones({5}, at::TensorOptions().dtype(at::kBool).device(libtorch::device_of(*group))));
-    auto options = many_buckets();
-    options.unused = {"side.weight", "side.bias"};
-    libtorch::DistributedDataParallel ddp(net, group, options);
-    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
+    const auto step = make(group);
     std::int64_t before = 0;
-    for (int step = 0; step < 6; ++step) {
-      if (step == 2) {
+    for (int i = 0; i < steps; ++i) {
+      if (i == warm) {
         everyone.arrive_and_wait();
         before = fake_cuda::host_synchronisations();
         everyone.arrive_and_wait();
       }
-      net->zero_grad(/*set_to_none=*/step % 2 == 0);
-      if (step % 2 == 0) {
-        const auto local = ddp.no_sync();
-        squares(ddp(x)).backward();
-      }
-      squares(ddp(x)).backward();
-      optimizer.step();
+      step(i);
     }
     everyone.arrive_and_wait();
     EXPECT_EQ(fake_cuda::host_synchronisations(), before);
     everyone.arrive_and_wait();
-    EXPECT_EQ(ddp.steps(), 6);
-    EXPECT_FALSE(net->side->weight.grad().defined());
+  });
+}
+
+// Gradients that are found, or known to be missing, wait for nobody where this rank can tell by itself.
+TEST(Device, NoStepWaitsOnTheHost) {
+  expect_no_waits(6, 2, [](const Group& group) {
+    auto net = made_for(group);
+    net->use_side = false;
+    const at::TensorOptions here(libtorch::device_of(*group));
+    net->register_buffer("mean", at::zeros({3}, here));
+    net->register_buffer("mask", at::ones({5}, here.dtype(at::kBool)));
+    auto options = many_buckets();
+    options.unused = {"side.weight", "side.bias"};
+    const auto ddp = std::make_shared<libtorch::DistributedDataParallel<Net>>(net, group, options);
+    const auto optimizer = std::make_shared<::torch::optim::SGD>(net->parameters(), 0.1);
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(here.device());
+    return [=](int step) {
+      net->zero_grad(/*set_to_none=*/step % 2 == 0);
+      if (step % 2 == 0) {
+        const auto local = ddp->no_sync();
+        squares((*ddp)(x)).backward();
+      }
+      squares((*ddp)(x)).backward();
+      optimizer->step();
+      EXPECT_EQ(ddp->steps(), step + 1);
+      EXPECT_FALSE(net->side->weight.grad().defined());
+    };
   });
 }
 
 TEST(Device, NoCapturedStepWaitsOnTheHost) {
-  std::barrier everyone(2);
-  on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
-    const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
-    libtorch::CapturedStep<decltype(loss_of), DeviceGraph> step(ddp, optimizer, loss_of, {.warm_up = 1});
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
-    std::int64_t before = 0;
-    for (int i = 0; i < 6; ++i) {
-      if (i == 3) {
-        everyone.arrive_and_wait();
-        before = fake_cuda::host_synchronisations();
-        everyone.arrive_and_wait();
-      }
-      step(x);
-      EXPECT_EQ(step.was_replayed(), i > 0);
-    }
-    everyone.arrive_and_wait();
-    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
-    everyone.arrive_and_wait();
+  expect_no_waits(6, 3, [](const Group& group) {
+    const auto it = std::make_shared<Trainee>(group);
+    const auto optimizer = std::make_shared<::torch::optim::SGD>(it->net->parameters(), 0.1);
+    const auto loss_of = [it](const at::Tensor& x) { return squares(it->ddp(x)); };
+    using Step = libtorch::CapturedStep<decltype(loss_of), DeviceGraph>;
+    const auto step = std::make_shared<Step>(it->ddp, *optimizer, loss_of, libtorch::CapturedStepOptions{.warm_up = 1});
+    return [it, optimizer, step](int i) {
+      (*step)(it->x);
+      EXPECT_EQ(step->was_replayed(), i > 0);
+    };
   });
 }
 
 // What a stream computes, sends and reads is in order by events alone.
 TEST(Device, NoCollectiveWaitsOnTheHost) {
-  std::barrier everyone(2);
-  on_devices(2, [&](const Group& group) {
+  expect_no_waits(4, 2, [](const Group& group) {
     const auto device = libtorch::device_of(*group);
     const at::Tensor sum = at::ones({4, 6}, device), columns = at::ones({6, 4}, device).t();
-    std::int64_t before = 0;
-    for (int step = 0; step < 4; ++step) {
-      if (step == 2) {
-        everyone.arrive_and_wait();
-        before = fake_cuda::host_synchronisations();
-        everyone.arrive_and_wait();
-      }
+    return [=](int) {
       libtorch::all_reduce(sum, group, ReduceOp::avg);
       libtorch::broadcast(columns, group);
       const at::Tensor all = libtorch::all_gather(sum + 1, group);
       libtorch::reduce_scatter(all, group).add_(1);
-    }
-    everyone.arrive_and_wait();
-    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
-    everyone.arrive_and_wait();
+    };
   });
 }
 
@@ -135,14 +124,6 @@ class Captured final : public libtorch::StepGraph {
 };
 
 TEST(Device, ACollectiveWithinACaptureIsRefusedAndToldToTheOtherRanks) { expect_collectives_are_refused<Captured>(); }
-
-struct Thrower : ::torch::autograd::Function<Thrower> {
-  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
-                                                   ::torch::autograd::variable_list) {
-    throw std::domain_error("no more luck");
-  }
-};
 
 // Torch's, in which a backward is held for as long as the test wants, as a thread of a device may hold one that has
 // failed.
@@ -180,11 +161,11 @@ TEST(Device, ABackwardThatTorchStillHoldsAfterItFailedIsNotTakenForTheNext) {
       auto net = made_for(group);
       const at::Tensor x = rows(0, 5).to(libtorch::device_of(*group));
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-      net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      net->after_b = [](const at::Tensor& y) { return Thrower::apply(y); };
       engine.holds = true;
       expect_text(outcome_of([&] { squares(ddp(x)).backward(); }), {"no more luck"});
       engine.holds = false;
-      net->between = [](const at::Tensor& y) { return y; };
+      net->after_b = [](const at::Tensor& y) { return y; };
       net->zero_grad(/*set_to_none=*/true);
       if (goes == Goes::before_the_next_forward) engine.let_go_in_another_thread();
       const at::Tensor loss = squares(ddp(x));
@@ -212,7 +193,7 @@ TEST(Device, ABackwardThatTorchStillHoldsAfterItFailedIsToldToTheOtherRanks) {
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       squares(ddp(x)).backward();
       HoldingEngine::holds = group->rank() == 1;
-      if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      if (group->rank() == 1) net->after_b = [](const at::Tensor& y) { return Thrower::apply(y); };
       for (int step = 0; step < 1000; ++step) {
         try {
           squares(ddp(x)).backward();
