@@ -52,7 +52,7 @@ TEST(Snapshots, AreKeptAsTheOptionsSay) {
 // There the host may have been ahead of the device, and then the last step that was saved counts.
 constexpr bool kIsOnGpu = std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl";
 
-TEST(Snapshots, ALostRankCostsNoFinishedStepUnlessTheOptionsSaySo) {
+TEST(Snapshots, ALostRankCostsNoFinishedStep) {
   const TemporaryFolder whole;
   const Outcome undisturbed = run(3, whole / "run", kSteps);
   for (const int dead : {0, 1, 2}) {
@@ -248,7 +248,8 @@ TEST(Snapshots, AModelOfAnotherSizeIsNamed) {
               {"does not fit this program", "'0.weight' is F32 [16, 5]", "the program's is F32 [8, 5]"});
 }
 
-TEST(Snapshots, AFullDiskOrAFolderThatHasGoneCostsSnapshotsAndNoTraining) {
+// So does a folder that has gone.
+TEST(Snapshots, AFullDiskCostsSnapshotsAndNoTraining) {
   enum class Harm { none, full, gone };
   Values undisturbed;
   for (const Harm harm : {Harm::none, Harm::full, Harm::gone}) {
