@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every view says of a job of which one rank has been late since some step, by more than ten steps' time in each.
+// What the launcher and the report say of a job of which one rank has been late since some step, by more than ten
+// steps' time in each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,42 +56,6 @@ inline void expect_in_report(const std::string& jsonl, const DelayedRank& late) 
     } else {
       EXPECT_LT(values[values.size() / 2], late.ms) << "rank " << rank;
     }
-  }
-}
-
-// The file of --trace: in these steps the rank's own span is that long, or, in backward, which a rank's timer can't
-// tell from a wait, it is the last one to launch its bucket.
-inline void expect_in_timeline(const std::string& file, const DelayedRank& late) {
-  const auto timeline = nlohmann::json::parse(std::ifstream(file));
-  std::map<int, std::vector<double>> spans;       // by rank: us of the phase
-  std::map<int, std::map<int, double>> launches;  // by step and rank: of bucket 0
-  for (const auto& event : timeline["traceEvents"]) {
-    if (event["ph"] != "X") continue;
-    if (event["name"] == late.phase) spans[event["pid"]].push_back(event["dur"]);
-    if (event["name"] == "bucket 0") launches[event["args"]["step"]][event["pid"]] = event["ts"];
-  }
-  std::size_t delayed = 0;
-  std::size_t last = 0;
-  for (const auto& [step, by_rank] : launches) {
-    if (step < late.first_step || !by_rank.contains(late.rank)) continue;
-    ++delayed;
-    const auto latest = std::max_element(by_rank.begin(), by_rank.end(),
-                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (latest->first == late.rank) ++last;
-  }
-  ASSERT_GT(delayed, 20u);
-  if (late.phase == "backward") {
-    EXPECT_GT(2 * last, delayed) << "it launches last, in more than half of these steps";
-    return;
-  }
-  const auto long_ones = [&](int rank) {
-    return static_cast<std::size_t>(
-        std::count_if(spans[rank].begin(), spans[rank].end(), [&](double us) { return us >= 900 * late.ms; }));
-  };
-  EXPECT_GT(2 * long_ones(late.rank), delayed);
-  for (const auto& [rank, us] : spans) {
-    if (rank == late.rank) continue;
-    EXPECT_LT(2 * long_ones(rank), delayed) << "rank " << rank;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that is late in its data, its forward or its backward since a step that is known: the launcher says so while
-// the job runs, and so do its report and its timeline, on every backend and for LibTorch.
+// the job runs, and so does its report, on every backend and for LibTorch.
 #include <tuple>
 
 #include "tests/e2e/delayed_rank.h"
@@ -33,10 +33,9 @@ class Delayed : public TrainingJob, public ::testing::WithParamInterface<std::tu
   }
 };
 
-TEST_P(Delayed, IsNamedWithItsCauseInEveryView) {
+TEST_P(Delayed, IsNamedWithItsCauseWhileItRunsAndInTheReport) {
   if (!why_not().empty()) GTEST_SKIP() << why_not();
-  Process launcher({.command = job(2, command(), {"--trace", file("run.json"), "--log-dir", file("logs")}),
-                    .environment = environment()});
+  Process launcher({.command = job(2, command(), {"--log-dir", file("logs")}), .environment = environment()});
   // The sampler's first batches were read before step 20.
   const DelayedRank late{.phase = phase(), .first_step = 24};
   ASSERT_TRUE(launcher.await_output(testing::line_about(late)));
@@ -47,7 +46,6 @@ TEST_P(Delayed, IsNamedWithItsCauseInEveryView) {
   ASSERT_EQ(report.exit_code, 0) << report.err;
   testing::expect_text(report.out, {"rank 1 (host ", testing::line_about(late)});
   testing::expect_in_report(file("logs/report.jsonl"), late);
-  testing::expect_in_timeline(file("run.json"), late);
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, Delayed,

@@ -43,23 +43,6 @@ void expect_sums(const testing::Result& result, int ranks) {
   EXPECT_EQ(count_of(result.out, "sum 3 of 2"), 2 * ranks) << result.out;
 }
 
-TEST(Groups, FollowEachOtherAtAnAddressAndAtAFile) {
-  const testing::TemporaryFolder folder;
-  for (const std::string& init : {std::string("init"), "init:file://" + (folder / "meeting").native()}) {
-    for (const int slow : {0, 1}) {
-      RankProcesses ranks(2, {.command = joined({RANK_PROGRAM}, two_groups(init, slow))});
-      ASSERT_TRUE(ranks[slow].await_output("in the first"));
-      // A rank 0 that is the faster one leaves after the other has.
-      if (slow == 0) {
-        ASSERT_TRUE(ranks[1].await_output("left the first"));
-      }
-      ranks.kill(slow, SIGUSR1);
-      for (const auto& result : ranks.wait()) expect_sums(result, 1);
-    }
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
-}
-
 // After each other, and one beside the other.
 TEST(Groups, UnderMpirun) {
   LOCKSTEP_NEEDS_MPIRUN();

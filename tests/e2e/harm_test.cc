@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <regex>
+#include <sstream>
 #include <tuple>
 
 #include "tests/e2e/job.h"
@@ -20,7 +21,8 @@ namespace {
 
 struct Harm {
   std::string name;
-  Words actions;  // of tests/e2e/programs/e2e_rank.cc; @V: of the victim, @O: of each other rank, @N: of its neighbour
+  // Of tests/e2e/programs/e2e_rank.cc; @V: of the victim, @O: of each other rank, @N: of its neighbour.
+  std::string actions;
   int exit_code;
   std::string how;  // as the verdict has it; empty: nobody is blamed
   Words flags = {"--grace", "20"};
@@ -36,72 +38,45 @@ const std::string kKilled = "was killed by signal 9 (SIGKILL); 2 other ranks end
 const std::string kLeft = "exited with code 0 while the others still needed it; 2 other ranks ended after it";
 
 const std::vector<Harm> kHarms = {
-    {"Stop", {"init", "sum", "raise:19@V", "loop"}, 75, "did not continue: rank ", kLiveness},
-    {"Kill", {"init", "sum", "kill@V", "loop"}, 128 + SIGKILL, kKilled},
-    {"Segfault", {"init", "sum", "raise:11@V", "loop"}, 128 + SIGSEGV, "was killed by signal 11 (SIGSEGV); "},
-    {"ExitWithZero", {"init", "sum", "exit:0@V", "loop"}, 1, kLeft},
-    {"ExitWithSeven", {"init", "sum", "exit:7@V", "loop"}, 7, "exited with code 7; 2 other ranks ended after it"},
-    {"Exception",
-     {"init", "sum", "throw:lost my way@V", "loop"},
-     128 + SIGABRT,
-     "was killed by signal 6 (SIGABRT): 'std::runtime_error': lost my way; 2 other ranks ended after it"},
-    {"EndlessLoop",
-     {"init", "sum", "hang@V", "loop"},
-     75,
-     "did not continue: rank ",
-     {"--hang-timeout", "2", "--grace", "3"}},
+    {"Stop", "init sum raise:19@V loop", 75, "did not continue: rank ", kLiveness},
+    {"Kill", "init sum kill@V loop", 128 + SIGKILL, kKilled},
+    {"Segfault", "init sum raise:11@V loop", 128 + SIGSEGV, "was killed by signal 11 (SIGSEGV); "},
+    {"ExitWithZero", "init sum exit:0@V loop", 1, kLeft},
+    {"ExitWithSeven", "init sum exit:7@V loop", 7, "exited with code 7; 2 other ranks ended after it"},
+    {"Exception", "init sum throw:lost@V loop", 128 + SIGABRT,
+     "was killed by signal 6 (SIGABRT): 'std::runtime_error': lost; 2 other ranks ended after it"},
+    {"EndlessLoop", "init sum hang@V loop", 75, "did not continue: rank ", {"--hang-timeout", "2", "--grace", "3"}},
 };
 
 // As careful programs do, each rank that has "catch" catches every error and returns 1.
 const std::vector<Harm> kMoments = {
-    {"StopWhereAllCatch", {"catch", "init", "sum", "raise:19@V", "loop"}, 75, "did not continue: rank ", kLiveness},
-    {"KillWhereAllCatch", {"catch", "init", "sum", "kill@V", "loop"}, 128 + SIGKILL, kKilled},
-    {"ExitWhereAllCatch", {"catch", "init", "sum", "exit:0@V", "loop"}, 1, kLeft},
-    {"AbortWhereAllCatch",
-     {"catch", "init", "sum", "abort:the disk is full@V", "loop"},
-     1,
-     "exited with code 1: the disk is full; 2 other ranks ended after it",
-     kPatient,
-     false},
-    {"ExceptionWhereAllCatch", {"catch", "init", "sum", "fail:no such file@V", "loop"}, 1, "exited with code 1"},
-    {"ExceptionThatMainCatches", {"init", "sum", "fail:of my own@V", "loop"}, 1, "exited with code 1"},
-    {"Goodbye", {"init", "sum", "leave@V", "exit:0@V", "loop"}, 1, kLeft},
+    {"StopWhereAllCatch", "catch init sum raise:19@V loop", 75, "did not continue: rank ", kLiveness},
+    {"KillWhereAllCatch", "catch init sum kill@V loop", 128 + SIGKILL, kKilled},
+    {"ExitWhereAllCatch", "catch init sum exit:0@V loop", 1, kLeft},
+    {"AbortWhereAllCatch", "catch init sum abort:full@V loop", 1,
+     "exited with code 1: full; 2 other ranks ended after it", kPatient, false},
+    {"ExceptionWhereAllCatch", "catch init sum fail:mine@V loop", 1, "exited with code 1"},
+    {"ExceptionThatMainCatches", "init sum fail:mine@V loop", 1, "exited with code 1"},
+    {"Goodbye", "init sum leave@V exit:0@V loop", 1, kLeft},
     // Between two collectives, where the others ask about it: they compare their models.
-    {"GoodbyeBeforeReducers", {"init", "leave@V", "exit:0@V", "model:3"}, 1, kLeft, kPatient},
-    {"GoodbyeBeforeReducersWhereAllCatch", {"catch", "init", "leave@V", "exit:0@V", "model:3"}, 1, kLeft, kPatient},
+    {"GoodbyeBeforeReducers", "init leave@V exit:0@V model:3", 1, kLeft, kPatient},
+    {"GoodbyeBeforeReducersWhereAllCatch", "catch init leave@V exit:0@V model:3", 1, kLeft, kPatient},
     // The others would wait for it until the group's timeout.
-    {"ExitBeforeItComes",
-     {"exit:0@V", "init", "sum"},
-     1,
-     "exited with code 0 before it came to init_process_group",
-     kPatient,
+    {"ExitBeforeItComes", "exit:0@V init sum", 1, "exited with code 0 before it came to init_process_group", kPatient,
      false},
-    {"StopBeforeItComes", {"raise:19@V", "init", "sum"}, 75, "did not continue: rank ", kLiveness, false},
+    {"StopBeforeItComes", "raise:19@V init sum", 75, "did not continue: rank ", kLiveness, false},
     // They have given up a group, and what they survived is not held against them.
-    {"KillInASecondGroup",
-     {"catch", "init", "sum", "give-up:0", "init", "sum", "kill@V", "loop"},
-     128 + SIGKILL,
-     kKilled},
+    {"KillInASecondGroup", "catch init sum give-up:0 init sum kill@V loop", 128 + SIGKILL, kKilled},
     // Its neighbour is in a group with it alone, and hears of it there.
-    {"ExceptionInASmallerGroup",
-     {"init", "split", "half:sum", "fail:no such file@V", "half:loop@N", "loop"},
-     1,
-     "exited with code 1",
-     kPatient,
-     false,
-     4},
-    {"ExceptionInASmallerGroupOfWhichOneCatches",
-     {"catch@N", "init", "split", "half:sum", "fail:no such file@V", "half:loop@N", "loop"},
-     1,
-     "exited with code 1",
-     kPatient,
-     false,
-     4},
+    {"ExceptionInASmallerGroup", "init split half:sum fail:mine@V half:loop@N loop", 1, "exited with code 1", kPatient,
+     false, 4},
+    {"ExceptionInASmallerGroupOfWhichOneCatches", "catch@N init split half:sum fail:mine@V half:loop@N loop", 1,
+     "exited with code 1", kPatient, false, 4},
     // Nobody is blamed.
-    {"AnEndWithZeroOfAll", {"catch", "init", "sum", "exit:0"}, 0, "", kPatient, false},
-    {"Mismatch", {"init", "model:3@O", "model:4@V"}, 1, "", kPatient, false},
-    {"MismatchThatAllCatch", {"catch", "init", "model:3@O", "model:4@V"}, 1, "", kPatient, false},
-    {"OneErrorOfAll", {"ignore:15", "init", "sum", "throw:mine"}, 128 + SIGABRT, "", kPatient, false},
+    {"AnEndWithZeroOfAll", "catch init sum exit:0", 0, "", kPatient, false},
+    {"Mismatch", "init model:3@O model:4@V", 1, "", kPatient, false},
+    {"MismatchThatAllCatch", "catch init model:3@O model:4@V", 1, "", kPatient, false},
+    {"OneErrorOfAll", "ignore:15 init sum throw:mine", 128 + SIGABRT, "", kPatient, false},
 };
 
 // By backend, victim and harm.
@@ -128,7 +103,8 @@ Words actions_of(const Harm& harm, int victim) {
     }
   };
   if (harm.all_hear) add_for_others("ignore:15@");
-  for (std::string action : harm.actions) {
+  std::istringstream words(harm.actions);
+  for (std::string action; words >> action;) {
     const char who = action.ends_with("@V") || action.ends_with("@O") || action.ends_with("@N") ? action.back() : ' ';
     if (who == ' ') {
       actions.push_back(action);

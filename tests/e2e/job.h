@@ -17,6 +17,14 @@
 
 namespace lockstep::e2e {
 
+// As `lockstep ps` has it; empty if it isn't there.
+inline std::string id_of(const Process& launcher) {
+  for (const auto& one : nlohmann::json::parse(testing::run({LOCKSTEP_PROGRAM, "ps", "--json"}).out)) {
+    if (one["pid"] == launcher.pid()) return one["run_id"];
+  }
+  return "";
+}
+
 // What a test expects. Fields below `rank` are compared if they are set.
 struct Verdict {
   int exit_code = 0;

@@ -95,23 +95,6 @@ TEST(Launch, TcpAndFileUrls) {
   }
 }
 
-TEST(Launch, AFileOfAJobThatWasKilledDoesNotMisleadTheNextOne) {
-  const testing::TemporaryFolder folder;
-  const auto url = [&](int rank) {
-    return "init:file://" + (folder / "stale").native() + "?world_size=2&rank=" + std::to_string(rank);
-  };
-  for (const bool is_killed : {true, false}) {
-    Process one({.command = {RANK_PROGRAM, url(1), "sum", "ready", is_killed ? "hang" : "exit:0"}});
-    Process zero({.command = {RANK_PROGRAM, url(0), "sum", "ready", is_killed ? "hang" : "exit:0"}});
-    ASSERT_TRUE(zero.await_output("ready") && one.await_output("ready"));
-    for (Process* rank : {&zero, &one}) {
-      rank->send(SIGKILL);
-      EXPECT_EQ(rank->wait().out, sum_line(2) + "ready\n");
-    }
-    EXPECT_TRUE(fs::exists(folder / "stale") || !is_killed) << "nobody could take it away";
-  }
-}
-
 TEST(Launch, TwoJobsAtOnceDoNotMeet) {
   Process first({.command = run_command({"-n", "2"}, RANK_PROGRAM, {"init", "sum", "ready", "wait-signal:10", "sum"})});
   ASSERT_TRUE(first.await_output("ready", 2));

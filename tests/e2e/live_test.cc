@@ -3,16 +3,14 @@
 // rank that the others wait for.
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <tuple>
 #include <vector>
 
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
+#include "tests/e2e/job.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/error_of.h"
 #include "tests/support/source_line.h"
@@ -35,13 +33,6 @@ class Live : public TrainingJob {
                     .environment = {{"LOCKSTEP_TEST_SLOW_DATA", "20"}}});
   }
 };
-
-std::string id_of(const Process& launcher) {
-  for (const json& one : json::parse(run({LOCKSTEP_PROGRAM, "ps", "--json"}).out)) {
-    if (one["pid"] == launcher.pid()) return one["run_id"];
-  }
-  return "";
-}
 
 std::string get(const net::HostPort& where, const std::string& path) {
   const Deadline deadline = Deadline::after(kPatience);
@@ -75,17 +66,7 @@ TEST_F(Live, TheUseOfGpusIsShownWhereThereAreSome) {
   const std::string first = std::to_string(pids[0]);
   const std::string shown = top("55 " + first + ":3221225472 1:7;- " + std::to_string(pids[1]) + ":-");
   expect_text(shown, {"  GPU  ", "55% 3.0G  " + first});
-  EXPECT_FALSE(contains(top("fails"), "GPU"));
-  EXPECT_FALSE(contains(top(""), "GPU"));
-  EXPECT_FALSE(contains(run({LOCKSTEP_PROGRAM, "top", id}, {{"LOCKSTEP_NVML_LIB", "/none.so"}}).out, "GPU"));
-  const auto seen = json::parse(run({LOCKSTEP_PROGRAM, "top", "--json", id},
-                                    {{"LOCKSTEP_NVML_LIB", FAKE_NVML}, {"LOCKSTEP_FAKE_NVML", "7 " + first + ":9"}})
-                                    .out);
-  double most = 0;
-  for (const auto& rank : seen["ranks"]) {
-    if (!rank["gpu_use"].is_null()) most = rank["gpu_use"];
-  }
-  EXPECT_EQ(most, 0.07);
+  for (const std::string none : {"fails", ""}) EXPECT_FALSE(contains(top(none), "GPU"));
   launcher.send(SIGTERM);
   launcher.wait();
 }
@@ -128,25 +109,17 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   EXPECT_EQ(scalars["start"], 0) << seen;
   EXPECT_GT(seen["ranks"][1]["shares"]["data"].get<double>(), 0.5);
   EXPECT_GT(seen["ranks"][0]["shares"]["waited communication"].get<double>(), 0.3);
-  const auto screen = run({LOCKSTEP_PROGRAM, "top", id});
-  EXPECT_EQ(screen.exit_code, 0) << screen.err;
-  expect_text(screen.out, {id, "2 ranks on 1 host, start 1", " samples/s, loss ", "lr 0.001 (step ", "rank 1 (host ",
-                           "training", "all_reduce"});
-
+  expect_text(run({LOCKSTEP_PROGRAM, "top", id}).out,
+              {id, "2 ranks on 1 host, start 1", "lr 0.001 (step ", "rank 1 (host ", "training", "all_reduce"});
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", "--steps", "5", "-o", file("live.json"), id});
   ASSERT_EQ(trace.exit_code, 0) << trace.err;
   expect_text(trace.out, {"the timeline of 2 ranks is in " + file("live.json")});
-  std::map<int, int> backwards;
-  const json timeline = json::parse(std::ifstream(file("live.json")));
+  std::map<int, int> loops;
+  const json timeline = json::parse(content(file("live.json")));
   for (const json& event : timeline["traceEvents"]) {
-    if (event["ph"] == "X" && event["name"] == "training loop") ++backwards[event["pid"].get<int>()];
+    if (event["ph"] == "X" && event["name"] == "training loop") ++loops[event["pid"].get<int>()];
   }
-  EXPECT_GE(backwards[0], 5);
-  EXPECT_GE(backwards[1], 5);
-
-  const auto inspected = run({LOCKSTEP_PROGRAM, "inspect", id});
-  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
-  expect_text(inspected.out, {"\nrank 0 (host ", "\nrank 1 (host ", "    thread ", " (e2e_training): "});
+  EXPECT_TRUE(loops[0] >= 5 && loops[1] >= 5) << timeline;
 
   const std::string metrics = get(metrics_of(launcher), "/metrics");
   expect_text(metrics, {"HTTP/1.1 200 OK", "lockstep_members{run=\"" + id + "\",state=\"training\"} 2\n",
@@ -159,61 +132,40 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   expect_text(gone.err, {"lockstep top: no run of this user on this host begins with '" + id + "'"});
 }
 
-TEST_F(Live, ARankThatIsSlowIsNamedOverTcp) {
-  Process launcher = slow_job("tcp", {"--log-dir", file("logs")});
-  ASSERT_TRUE(launcher.await_output(" % of every step: data\n"));
-  expect_text(launcher.err(), {"lockstep run: rank 1 (host "});
-  const auto trace = run({LOCKSTEP_PROGRAM, "trace", "-o", file("live.json"), id_of(launcher)});
-  EXPECT_EQ(trace.exit_code, 0) << trace.err;
-  EXPECT_TRUE(std::filesystem::exists(file("live.json"))) << "from the files of --log-dir";
-  launcher.send(SIGTERM);
-  launcher.wait();
-}
-
 // Rank 1 brings it in step 5; in the next one every rank has it from its weights.
-void expect_nan_in_every_view(const Words& job, const std::string& logs, const std::string& timeline) {
-  Process launcher({.command = job, .environment = {{"LOCKSTEP_TEST_NAN_AT", "5"}}});
-  const std::string text = "NaN in rank 1's gradient of '3.weight' in step 5";
-  ASSERT_TRUE(launcher.await_output("Reducer: " + text + "."));
-  ASSERT_TRUE(launcher.await_output("Reducer: NaN in rank 0's gradient of '3.weight' in step 6."));
-  const std::string id = id_of(launcher);
-  const net::HostPort metrics = metrics_of(launcher);
-  // Heartbeats bring it.
-  ASSERT_TRUE(wait_until([&] {
-    return contains(run({LOCKSTEP_PROGRAM, "top", id}).out, text + "; by now 2 ranks have had some\n");
-  }));
-  expect_text(get(metrics, "/metrics"),
-              {"kind=\"nan\",parameter=\"3.weight\"} 5\n", "kind=\"nan\",parameter=\"3.weight\"} 6\n",
-               "lockstep_wrong_gradient_steps_total{"});
-  launcher.send(SIGTERM);
-  expect_text(launcher.wait().err, {"lockstep run: " + text + "\n"});
-  const auto report = run({LOCKSTEP_PROGRAM, "report", logs});
-  EXPECT_EQ(report.exit_code, 0) << report.err;
-  expect_text(report.out, {text + "\n"});
-  std::ifstream page(logs + "/report.html");
-  expect_text(std::string(std::istreambuf_iterator<char>(page), {}),
-              {"Numbers that went wrong", "gradient of '3.weight' in step 5"});
-  std::vector<std::string> flags;
-  const json events = json::parse(std::ifstream(timeline));
-  for (const json& event : events["traceEvents"]) {
-    if (event["ph"] == "i") flags.push_back(event["name"]);
-  }
-  ASSERT_EQ(flags.size(), 2u);
-  EXPECT_EQ(flags[1], text) << "on rank 1, behind rank 0's";
-}
-
 TEST_F(Live, ANanIsNamedWithItsRankAndParameterInEveryView) {
-  expect_nan_in_every_view(
-      job(2, program("job", "", kEndless),
-          {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3", "--trace", file("run.json")}),
-      file("logs"), file("run.json"));
-}
-
-TEST_F(Live, ANanIsNamedOverTcp) {
-  expect_nan_in_every_view(
-      job(2, program("job", "tcp", kEndless),
-          {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3", "--trace", file("run.json")}),
-      file("logs"), file("run.json"));
+  for (const std::string backend : {"shm", "tcp"}) {
+    const std::string logs = file(backend), timeline = file(backend + ".json");
+    Process launcher({.command = job(2, program("job" + backend, backend, kEndless),
+                                     {"--metrics-port", "0", "--log-dir", logs, "--tee", "3", "--trace", timeline}),
+                      .environment = {{"LOCKSTEP_TEST_NAN_AT", "5"}}});
+    const std::string text = "NaN in rank 1's gradient of '3.weight' in step 5";
+    ASSERT_TRUE(launcher.await_output("Reducer: " + text + "."));
+    ASSERT_TRUE(launcher.await_output("Reducer: NaN in rank 0's gradient of '3.weight' in step 6."));
+    const std::string id = id_of(launcher);
+    // Heartbeats bring it.
+    ASSERT_TRUE(wait_until([&] {
+      return contains(run({LOCKSTEP_PROGRAM, "top", id}).out, text + "; by now 2 ranks have had some\n");
+    }));
+    expect_text(get(metrics_of(launcher), "/metrics"),
+                {"kind=\"nan\",parameter=\"3.weight\"} 5\n", "kind=\"nan\",parameter=\"3.weight\"} 6\n",
+                 "lockstep_wrong_gradient_steps_total{"});
+    const auto trace = run({LOCKSTEP_PROGRAM, "trace", "-o", file("live.json"), id});
+    EXPECT_EQ(trace.exit_code, 0) << trace.err << "from the files of --log-dir";
+    launcher.send(SIGTERM);
+    expect_text(launcher.wait().err, {"lockstep run: " + text + "\n"});
+    const auto report = run({LOCKSTEP_PROGRAM, "report", logs});
+    EXPECT_EQ(report.exit_code, 0) << report.err;
+    expect_text(report.out, {text + "\n"});
+    expect_text(content(logs + "/report.html"), {"Numbers that went wrong", "gradient of '3.weight' in step 5"});
+    std::vector<std::string> flags;
+    const json events = json::parse(content(timeline));
+    for (const json& event : events["traceEvents"]) {
+      if (event["ph"] == "i") flags.push_back(event["name"]);
+    }
+    ASSERT_EQ(flags.size(), 2u);
+    EXPECT_EQ(flags[1], text) << "on rank 1, behind rank 0's";
+  }
 }
 
 // Where replicas are known to be equal is in top and the metrics, and where they came apart in the report.
@@ -231,8 +183,7 @@ TEST_F(Live, ReplicasThatComeApartAreInTheViews) {
   EXPECT_NE(launcher.wait().exit_code, 0);
   const std::string text = "replicas differ in step 3100, from parameter '3.bias' on: rank 2 differs";
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {text + "\n"});
-  std::ifstream lines(file("logs/report.jsonl"));
-  expect_text(std::string(std::istreambuf_iterator<char>(lines), {}), {"\"kind\":\"apart\""});
+  expect_text(content(file("logs/report.jsonl")), {"\"kind\":\"apart\""});
 }
 
 // What `lockstep inspect` has of each rank, by rank.
@@ -257,98 +208,58 @@ bool waits_in_lockstep(const std::string& stack) {
 
 bool has_stacks() { return testing::has_program("gdb") || testing::has_program("eu-stack"); }
 
-// Rank 1 hangs in code of its own, and the others wait for it in a collective: each is seen where it is.
-void expect_hang_seen(const Words& job) {
-  Process launcher({.command = job});
-  ASSERT_TRUE(launcher.await_output("sum 6 of 3", 3));
-  const std::string id = id_of(launcher);
-  std::map<int, std::string> ranks;
-  ASSERT_TRUE(wait_until([&] {
-    ranks = inspected(id);
-    return ranks.size() == 3 && contains(ranks[0], "collective 2 all_reduce") &&
-           contains(ranks[2], "collective 2 all_reduce") && contains(ranks[1], "none since ");
-  }));
-  expect_text(ranks[1], {", last collective 1 all_reduce, none since ", "    thread ", ": sleeping"});
-  if (has_stacks()) {
-    EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
-    expect_text(ranks[1], {"perform", testing::line_of_hang()});
-    for (const int rank : {0, 2}) {
-      EXPECT_FALSE(contains(ranks[rank], "pause")) << ranks[rank];
-      EXPECT_TRUE(waits_in_lockstep(ranks[rank])) << ranks[rank];
-    }
-  }
-  launcher.send(SIGKILL);
-}
+// Rank 1 stands still in code of its own, and the others wait for it: each is seen where it is.
+struct Standstill {
+  std::string name;
+  Words actions;
+  std::string rank_1;  // says this
+  std::string others;  // say this
+  bool has_stack = true;
+};
+void PrintTo(const Standstill& standstill, std::ostream* out) { *out << standstill.name; }
 
-TEST_F(Live, InspectShowsWhereEachRankOfAJobThatHangsStands) {
-  expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "hang@1", "loop"}));
-}
+class InspectShows : public Live, public ::testing::WithParamInterface<Standstill> {};
 
-TEST_F(Live, InspectShowsWhereEachRankThatHangsOverTcpStands) {
-  expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"backend:tcp", "init", "sum", "hang@1", "loop"}));
-}
+const std::string kSecondSum = "collective 2 all_reduce";
+INSTANTIATE_TEST_SUITE_P(
+    ARank, InspectShows,
+    ::testing::Values(
+        Standstill{
+            "ThatHangs", {"init", "sum", "hang@1", "loop"}, ", last collective 1 all_reduce, none since ", kSecondSum},
+        Standstill{"ThatHangsOverTcp",
+                   {"backend:tcp", "init", "sum", "hang@1", "loop"},
+                   ", last collective 1 all_reduce, none since ",
+                   kSecondSum},
+        Standstill{"ThatHasNotComeToTheGroup", {"hang@1", "init", "sum"}, "): no group\n    thread ", ": starting"},
+        // A debugger would wait for a process that is stopped to go on.
+        Standstill{"ThatIsStopped",
+                   {"init", "sum", "raise:19@1", "loop"},
+                   "no stacks: the process is stopped",
+                   kSecondSum,
+                   false}),
+    [](const auto& test) { return test.param.name; });
 
-// By backend and the part of its step that rank 1 does not come out of.
-class HangIn : public Live, public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {};
-
-TEST_P(HangIn, APartOfAStepIsShownAtItsLineByInspect) {
-  const auto& [backend, phase] = GetParam();
-  Process launcher({.command = job(2, {DELAYED_PROGRAM, backend, phase, "3600000"})});
+TEST_P(InspectShows, WhereEachRankStands) {
+  const auto& [name, actions, rank_1, others, has_stack] = GetParam();
+  Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, actions)});
   std::string id;
   ASSERT_TRUE(wait_until([&] { return !(id = id_of(launcher)).empty(); }));
   std::map<int, std::string> ranks;
-  const std::string line = testing::source_line("e2e/programs/e2e_delayed.cc", "part(\"" + phase + "\")");
-  ASSERT_TRUE(wait_until([&] {
-    const json top = json::parse(run({LOCKSTEP_PROGRAM, "top", "--json", id}).out, nullptr, false);
-    return top.is_object() && top["ranks"].size() == 2 && top["ranks"][0]["step"] == 20;
-  }));
-  // The other one may be a moment behind.
-  ASSERT_TRUE(wait_until([&] {
+  ASSERT_TRUE(wait_until([&, &says = rank_1, &wait = others] {
     ranks = inspected(id);
-    return !has_stacks() || contains(ranks[1], line);
-  })) << ranks[1];
-  expect_text(ranks[0], {", last collective "});
-  if (has_stacks()) {
-    expect_text(ranks[1], {"sleep"});
-    EXPECT_FALSE(contains(ranks[0], line)) << ranks[0];
-    EXPECT_TRUE(waits_in_lockstep(ranks[0])) << ranks[0];
-  }
-  launcher.send(SIGKILL);
-}
-
-INSTANTIATE_TEST_SUITE_P(Everywhere, HangIn,
-                         ::testing::Combine(::testing::Values("shm", "tcp"),
-                                            ::testing::Values("data", "forward", "backward")),
-                         [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
-
-TEST_F(Live, InspectShowsARankThatHasNotComeToTheGroup) {
-  Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, {"print:begun", "hang@1", "init", "sum"})});
-  ASSERT_TRUE(launcher.await_output("begun", 3));
-  const std::string id = id_of(launcher);
-  std::map<int, std::string> ranks;
-  ASSERT_TRUE(wait_until([&] {
-    ranks = inspected(id);
-    return ranks.size() == 3 && contains(ranks[0], ": starting") && contains(ranks[2], ": starting");
-  }));
-  expect_text(ranks[1], {"): no group\n    thread "});
-  if (has_stacks()) {
+    return ranks.size() == 3 && contains(ranks[0], wait) && contains(ranks[2], wait) && contains(ranks[1], says);
+  })) << ranks[0]
+      << ranks[1];
+  if (!has_stack) {
+    EXPECT_FALSE(contains(ranks[1], "#0 ")) << ranks[1];
+  } else if (has_stacks()) {
     EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
+    expect_text(ranks[1], {": sleeping", "perform", testing::line_of_hang()});
+    for (const int rank : {0, 2}) {
+      EXPECT_FALSE(contains(ranks[rank], "pause")) << ranks[rank];
+      EXPECT_TRUE(others != kSecondSum || waits_in_lockstep(ranks[rank])) << ranks[rank];
+    }
   }
-  launcher.send(SIGKILL);
-}
-
-// A debugger would wait for a process that is stopped to go on.
-TEST_F(Live, InspectSaysThatARankIsStopped) {
-  Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "raise:19@1", "loop"})});
-  ASSERT_TRUE(launcher.await_output("sum 6 of 3", 3));
-  const std::string id = id_of(launcher);
-  std::map<int, std::string> ranks;
-  ASSERT_TRUE(wait_until([&] {
-    ranks = inspected(id);
-    return contains(ranks[1], ": stopped") && contains(ranks[0], "collective 2 all_reduce");
-  }));
-  EXPECT_FALSE(contains(ranks[1], "#0 ")) << ranks[1];
-  expect_text(ranks[1], {"no stacks: the process is stopped"});
   launcher.send(SIGKILL);
 }
 

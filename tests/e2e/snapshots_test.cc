@@ -25,7 +25,11 @@ using ::testing::Not;
 using testing::TemporaryFolder;
 using Json = nlohmann::json;
 
-Result snapshots(const Words& words) { return testing::run(joined({LOCKSTEP_PROGRAM, "snapshots"}, words)); }
+Result snapshots(const Words& words, int exit_code = 0) {
+  const Result result = testing::run(joined({LOCKSTEP_PROGRAM, "snapshots"}, words));
+  EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
+  return result;
+}
 
 Json json_of(const Result& result) {
   EXPECT_EQ(result.err, "");
@@ -52,7 +56,6 @@ TEST(SnapshotsCommand, ListsWhatAJobCanGoOnFrom) {
   const TemporaryFolder folder;
   two_steps(folder);
   const Result lines = snapshots({folder.string()});
-  EXPECT_EQ(lines.exit_code, 0) << lines.err;
   EXPECT_THAT(lines.out, AllOf(HasSubstr("step"), HasSubstr("224 bytes"), HasSubstr("test"), HasSubstr("whole")));
   EXPECT_EQ(lines_of(lines.out).size(), 3u) << lines.out;
   EXPECT_LT(lines.out.find("\n2 "), lines.out.find("\n1 ")) << "newest first: " << lines.out;
@@ -66,18 +69,13 @@ TEST(SnapshotsCommand, ListsWhatAJobCanGoOnFrom) {
   EXPECT_EQ(json["snapshots"][0]["reason"], "test");
   EXPECT_EQ(json["snapshots"][0]["state"], "whole");
   EXPECT_EQ(json["generations"][0]["writer"], "rank 0 (host n, pid 1)");
-}
 
-TEST(SnapshotsCommand, ShowsTheValueOfWhatIsKeptForIt) {
-  const TemporaryFolder folder;
-  two_steps(folder);
   set_value(list_snapshots(folder.string()).front(), 0.125);
-  const Result lines = snapshots({folder.string()});
-  EXPECT_THAT(lines.out, AllOf(HasSubstr("value"), HasSubstr("1           0.125  test")));
-  EXPECT_THAT(lines.out, HasSubstr("1           -      test")) << "the other has none";
-  const Json json = json_of(snapshots({"--json", folder.string()}));
-  EXPECT_EQ(json["snapshots"][0]["value"], 0.125);
-  EXPECT_FALSE(json["snapshots"][1].contains("value"));
+  EXPECT_THAT(snapshots({folder.string()}).out,
+              AllOf(HasSubstr("value"), HasSubstr("1           0.125  test"), HasSubstr("1           -      test")));
+  const Json valued = json_of(snapshots({"--json", folder.string()}))["snapshots"];
+  EXPECT_EQ(valued[0]["value"], 0.125);
+  EXPECT_FALSE(valued[1].contains("value"));
 }
 
 TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
@@ -85,22 +83,19 @@ TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
   const fs::path newest = two_steps(folder);
   flip_last_byte(newest / "model.safetensors");
   // Sizes fit: only who reads all of it sees that.
-  EXPECT_EQ(snapshots({folder.string()}).exit_code, 0);
-  const Result verified = snapshots({"--verify", folder.string()});
-  EXPECT_EQ(verified.exit_code, 1);
+  snapshots({folder.string()});
+  const Result verified = snapshots({"--verify", folder.string()}, 1);
   EXPECT_THAT(verified.out, AllOf(HasSubstr("damaged: the snapshot's file model.safetensors is damaged"),
                                   HasSubstr("every byte read")));
 
   fs::remove(newest / "model.safetensors");
-  const Result quick = snapshots({folder.string()});
-  EXPECT_EQ(quick.exit_code, 1);
+  const Result quick = snapshots({folder.string()}, 1);
   EXPECT_THAT(quick.out, HasSubstr("damaged: model.safetensors is missing"));
-  EXPECT_EQ(snapshots({newest.string()}).exit_code, 1);  // by itself, too
+  snapshots({newest.string()}, 1);  // by itself, too
 
   fs::remove(newest / "manifest.json");
   record_generation(folder, {.number = 2, .writer = "rank 0 (host m, pid 2)", .time = "later"});
   const Result others = snapshots({folder.string()});
-  EXPECT_EQ(others.exit_code, 0);  // a crash is no damage, and neither is a new start
   EXPECT_THAT(others.out, AllOf(HasSubstr("unfinished: "), HasSubstr("fenced: generation 2 (rank 0 (host m, pid 2))")));
 }
 
@@ -109,15 +104,13 @@ TEST(SnapshotsCommand, SaysWhatOnlyALaterLockstepReads) {
   const fs::path newest = two_steps(folder);
   rewrite_as_later(newest / "manifest.json", "lockstep snapshot");
   for (const std::string& what : {folder.string(), newest.string()}) {
-    const Result lines = snapshots({"--verify", what});
-    EXPECT_EQ(lines.exit_code, 1) << lines.err;
+    const Result lines = snapshots({"--verify", what}, 1);
     EXPECT_THAT(lines.out,
                 HasSubstr("later: the manifest was written by a later lockstep (format 2; this one reads up to "
                           "1): update lockstep"));
   }
-  EXPECT_EQ(json_of(snapshots({"--json", folder.string()}))["snapshots"][0]["state"], "later");
-  const Result other = snapshots({"diff", newest.string(), newest.string()});
-  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_EQ(json_of(snapshots({"--json", folder.string()}, 1))["snapshots"][0]["state"], "later");
+  const Result other = snapshots({"diff", newest.string(), newest.string()}, 2);
   EXPECT_THAT(other.err, HasSubstr("update lockstep"));
 }
 
@@ -134,8 +127,7 @@ TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
            {{(folder / "file").string()}, "is not a folder"},
            {{"diff", folder.string(), folder.string()}, "is not a snapshot"},
            {{"--deep", folder.string()}, "--deep"}}) {
-    const Result result = snapshots(words);
-    EXPECT_EQ(result.exit_code, 2) << text;
+    const Result result = snapshots(words, 2);
     EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep snapshots: "), HasSubstr(text)));
     EXPECT_EQ(result.out, "");
   }
@@ -166,28 +158,24 @@ TEST(SnapshotsCommand, SaysWhatTwoDifferInAndByHowMuch) {
   const std::string c = write_one(three / "run", "v", {1, 2, 3, 0, 5}, 4).string();
 
   const Result same = snapshots({"diff", a, a});
-  EXPECT_EQ(same.exit_code, 0) << same.err;
   EXPECT_THAT(same.out, HasSubstr("2 tensors are equal, 0 differ"));
   EXPECT_EQ(json_of(snapshots({"diff", "--json", a, a}))["equal"], true);
 
-  const Result other = snapshots({"diff", a, b});
-  EXPECT_EQ(other.exit_code, 1);
+  const Result other = snapshots({"diff", a, b}, 1);
   EXPECT_THAT(other.out, AllOf(HasSubstr("model: tensor 'w': 4 of 5 elements differ, by at most 0.5; 1 are NaN"),
                                HasSubstr("optimizer: value steps: 4 in A, 8 in B"), Not(HasSubstr("value lr")),
                                HasSubstr("1 tensors are equal, 1 differ")));
-  const Json json = json_of(snapshots({"diff", "--json", a, b}));
+  const Json json = json_of(snapshots({"diff", "--json", a, b}, 1));
   EXPECT_EQ(json["equal"], false);
   EXPECT_EQ(json["tensors"], Json::parse(R"([{"item": "model", "name": "w", "elements": 5, "different": 4, "nan": 1,
                                               "largest": 0.5}])"));
   EXPECT_EQ(json["values"], Json::parse(R"([{"item": "optimizer", "name": "steps", "a": 4, "b": 8}])"));
 
-  const Result renamed = snapshots({"diff", a, c});
-  EXPECT_EQ(renamed.exit_code, 1);
+  const Result renamed = snapshots({"diff", a, c}, 1);
   EXPECT_THAT(renamed.out, AllOf(HasSubstr("tensor 'w' is only in A"), HasSubstr("tensor 'v' is only in B")));
 
   flip_last_byte(fs::path(b) / "model.safetensors");
-  const Result damaged = snapshots({"diff", a, b});
-  EXPECT_EQ(damaged.exit_code, 2);
+  const Result damaged = snapshots({"diff", a, b}, 2);
   EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is damaged"));
 }
 
@@ -202,8 +190,7 @@ TEST(SnapshotsCommand, WritesNothingOutsideOfItsFolderForAManifestThatSaysSo) {
     Json forged = good;
     forged["items"][0]["name"] = name;
     write_text(manifest, seal(forged, kFormat));
-    const Result result = snapshots({"export", snapshot.string(), (folder / "out").string()});
-    EXPECT_EQ(result.exit_code, 2) << result.out;
+    const Result result = snapshots({"export", snapshot.string(), (folder / "out").string()}, 2);
     EXPECT_THAT(result.err, HasSubstr("is not an item's name"));
     std::ifstream users(folder / "model.safetensors");
     EXPECT_EQ(std::string(std::istreambuf_iterator<char>(users), {}), "the user's");
@@ -213,7 +200,7 @@ TEST(SnapshotsCommand, WritesNothingOutsideOfItsFolderForAManifestThatSaysSo) {
   forged["items"][0] = {{"name", "model"},           {"type", "Module"},        {"kind", "per_rank"},
                         {"at_another_size", "drop"}, {"values", Json::array()}, {"tensors", "model.safetensors"}};
   write_text(manifest, seal(forged, kFormat));
-  EXPECT_EQ(snapshots({"export", snapshot.string(), (folder / "out").string()}).exit_code, 2);
+  snapshots({"export", snapshot.string(), (folder / "out").string()}, 2);
   forged = good;
   forged["reason"] = "x\n9     2026-11-23T03:00:00Z  224 bytes  1  1  -  test  whole";
   write_text(manifest, seal(forged, kFormat));
@@ -230,14 +217,12 @@ TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
   save_shards({run, run}, 1, 1);
   save_shards({run, folder / "other"}, 2, 1);
   const Result listed = snapshots({"--verify", run});
-  EXPECT_EQ(listed.exit_code, 0) << listed.out;
   EXPECT_THAT(listed.out, AllOf(HasSubstr("whole, every byte read"),
                                 HasSubstr("partial: optimizer.r0001.safetensors is missing, which rank 1 wrote")));
   const std::string whole = run + "/step-000000000001-g000001", part = run + "/step-000000000002-g000001";
-  EXPECT_EQ(snapshots({"diff", whole, whole}).exit_code, 0);
+  snapshots({"diff", whole, whole});
 
   const Result written = snapshots({"export", whole, out});
-  EXPECT_EQ(written.exit_code, 0) << written.err;
   EXPECT_EQ(written.out, out + "/model.safetensors\n" + out + "/optimizer.safetensors\n");
   const SafetensorsFile file(out + "/optimizer.safetensors");
   EXPECT_EQ(file.find("w").shape, (std::vector<std::int64_t>{2, 3}));
@@ -249,13 +234,12 @@ TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
                                                   {{"export", part, out + "2"}, "is in parts"},
                                                   {{"export", whole}, "use lockstep snapshots DIR"},
                                                   {{"--json", "export", whole, out + "2"}, "export takes no flags"}}) {
-    const Result result = snapshots(words);
-    EXPECT_EQ(result.exit_code, 2) << text;
+    const Result result = snapshots(words, 2);
     EXPECT_THAT(result.err, HasSubstr(text));
   }
   // The same state whole is equal.
   const std::string alone = write_one(folder / "alone", "w", {1, 1, 1, 1}, 1).string();
-  EXPECT_THAT(snapshots({"diff", whole, alone}).out, HasSubstr("optimizer: tensor 'w' is only in A"));
+  EXPECT_THAT(snapshots({"diff", whole, alone}, 1).out, HasSubstr("optimizer: tensor 'w' is only in A"));
 }
 
 }  // namespace

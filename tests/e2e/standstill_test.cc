@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 
 #include <filesystem>
-#include <tuple>
 
 #include "tests/e2e/job.h"
 #include "tests/support/error_of.h"
@@ -111,15 +110,6 @@ TEST(Liveness, SwitchedOffAStoppedRankMayGoOn) {
   ranks.kill(1, SIGCONT);
   ranks.kill(1, SIGUSR1);
   for (const Result& result : ranks.wait()) EXPECT_EQ(result.exit_code, 0) << result.err;
-}
-
-TEST(Liveness, ValuesThatAreNoneAreRefused) {
-  for (const auto& [name, value, says] : {std::tuple("LOCKSTEP_LIVENESS", "maybe", "is unknown"),
-                                          std::tuple("LOCKSTEP_HANG_TIMEOUT", "0.5", "is too short")}) {
-    const auto result = testing::run({RANK_PROGRAM, "init"}, {{name, value}});
-    EXPECT_EQ(result.exit_code, 1);
-    expect_text(result.err, {std::string(name) + "='" + value + "' " + says});
-  }
 }
 
 // Holds every thread of a process, as gdb does.

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/e2e/job.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/error_of.h"
 
@@ -65,30 +66,16 @@ std::size_t width_of(const std::string& line) {
   return letters;
 }
 
-// As `lockstep ps` has it.
-std::string run_id_of(const Process& launcher) {
-  std::smatch found;
-  const std::string table = run({LOCKSTEP_PROGRAM, "ps"}).out;
-  const std::regex row("(run-\\w+) +" + std::to_string(launcher.pid()) + " ");
-  return std::regex_search(table, found, row) ? found[1].str() : "";
-}
-
 TEST_P(Terminal, ShowsTopWithALineForEachRank) {
   Process launcher(
       {.command = job(2, program("job", "", 1'000'000)), .environment = {{"LOCKSTEP_TEST_SLOW_DATA", "20"}}});
   ASSERT_TRUE(launcher.await_output(" % of every step: data\n"));
-  const Tmux tmux(folder_, columns(), has_colours(),
-                  {LOCKSTEP_PROGRAM, "top", "--interval", "0.2", run_id_of(launcher)});
+  const Tmux tmux(folder_, columns(), has_colours(), {LOCKSTEP_PROGRAM, "top", "--interval", "0.2", id_of(launcher)});
   std::vector<std::string> lines;
   ASSERT_TRUE(wait_until([&] {
     lines = lines_of(tmux.plain_screen());
     return lines.size() >= 8 && lines[5].starts_with("RANK ") && contains(lines[3], "costs");
   })) << tmux.plain_screen();
-  EXPECT_TRUE(lines[0].starts_with("run-")) << lines[0];
-  EXPECT_TRUE(lines[1].starts_with("step ")) << lines[1];
-  EXPECT_TRUE(contains(lines[2], "val/loss")) << lines[2];
-  EXPECT_TRUE(lines[6].starts_with("0 ")) << lines[6];
-  EXPECT_TRUE(lines[7].starts_with("1 ")) << "no line continues in the next one: " << lines[7];
   for (const auto& line : lines) EXPECT_LE(width_of(line), static_cast<std::size_t>(columns()));
   EXPECT_TRUE(contains(lines[5], "MEMORY  PID")) << lines[5];
   EXPECT_TRUE(lines[7].starts_with("1 *")) << lines[7];
@@ -110,7 +97,7 @@ TEST_P(Terminal, ShowsTopWithALineForEachRank) {
 TEST_F(TrainingJob, TopEndsInTheBackgroundToo) {
   if (!testing::has_program("tmux")) GTEST_SKIP() << "tmux is not installed: apt-get install tmux";
   Process launcher({.command = job(1, program("job", "", 1'000'000))});
-  ASSERT_TRUE(wait_until([&] { return !run_id_of(launcher).empty(); }));
+  ASSERT_TRUE(wait_until([&] { return !id_of(launcher).empty(); }));
   const Tmux tmux(folder_, 80, false, {"bash", "--norc", "-i"});
   const auto enter = [&](const std::string& line) {
     tmux.type(line);
@@ -120,8 +107,8 @@ TEST_F(TrainingJob, TopEndsInTheBackgroundToo) {
     return wait_until([&] { return contains(tmux.plain_screen(), text); });
   };
   const std::filesystem::path pid = std::filesystem::path(folder_) / "pid";
-  enter("sh -c 'echo $$ > " + pid.native() + "; exec " + LOCKSTEP_PROGRAM + " top --interval 0.2 " +
-        run_id_of(launcher) + "'");
+  enter("sh -c 'echo $$ > " + pid.native() + "; exec " + LOCKSTEP_PROGRAM + " top --interval 0.2 " + id_of(launcher) +
+        "'");
   ASSERT_TRUE(await_text("\nRANK ")) << tmux.plain_screen();
   pid_t top = 0;
   std::ifstream(pid) >> top;
@@ -159,6 +146,8 @@ TEST_P(Terminal, ShowsTheBarInOneLine) {
       const Words found = bars();
       return found.size() == 1 && found.front() != bar;
     })) << tmux.plain_screen();
+    tmux.type("C-c");
+    EXPECT_TRUE(wait_until([&] { return !tmux.runs(); })) << tmux.plain_screen();
   }
 }
 

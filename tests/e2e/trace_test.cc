@@ -40,28 +40,22 @@ class Trace : public TrainingJob {
   }
 };
 
-struct Interval {
-  double begin = 0;
-  double end = 0;
-};
-
 TEST_F(Trace, HasEveryRankInOneFileAndBucketsThatOverlap) {
   const auto result = run(short_job(2, {"--trace", file("run.json")}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_text(result.err, {"lockstep run: the timeline of 2 ranks is in " + file("run.json")});
-  std::map<std::tuple<int, std::string, int>, Interval> buckets;  // by rank, name, step
+  std::map<std::tuple<int, std::string, int>, std::pair<double, double>> buckets;  // from, to, by rank, name, step
   std::map<std::pair<int, std::string>, int> counts;
-  std::map<std::pair<int, int>, std::vector<Interval>> lanes;
   const json whole = timeline();
   for (const json& event : whole["traceEvents"]) {
     if (event["ph"] != "X") continue;
     const int rank = event["pid"];
     const auto name = event["name"].get<std::string>();
     const double begin = event["ts"];
-    const double end = begin + event["dur"].get<double>();
     ++counts[{rank, name}];
-    lanes[{rank, event["tid"].get<int>()}].push_back({begin, end});
-    if (name.starts_with("bucket")) buckets[{rank, name, event["args"]["step"].get<int>()}] = {begin, end};
+    if (name.starts_with("bucket")) {
+      buckets[{rank, name, event["args"]["step"].get<int>()}] = {begin, begin + event["dur"].get<double>()};
+    }
   }
   for (const int rank : {0, 1}) {
     for (const std::string name : {"forward", "backward", "optimizer", "training loop", "bucket 0"}) {
@@ -74,31 +68,9 @@ TEST_F(Trace, HasEveryRankInOneFileAndBucketsThatOverlap) {
     const auto& [rank, name, step] = key;
     if (rank != 0) continue;
     ASSERT_TRUE(buckets.contains({1, name, step})) << name << " of step " << step;
-    const Interval& other = buckets[{1, name, step}];
-    EXPECT_LE(std::max(one.begin, other.begin), std::min(one.end, other.end)) << name << " of step " << step;
+    const auto& other = buckets[{1, name, step}];
+    EXPECT_LE(std::max(one.first, other.first), std::min(one.second, other.second)) << name << " of step " << step;
   }
-  for (auto& [lane, spans] : lanes) {
-    std::sort(spans.begin(), spans.end(), [](const Interval& a, const Interval& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-    });
-    std::vector<double> open;
-    for (const Interval& span : spans) {
-      while (!open.empty() && open.back() <= span.begin + 0.002) open.pop_back();
-      if (!open.empty()) {
-        EXPECT_LE(span.end, open.back() + 0.002) << "rank " << lane.first << ", lane " << lane.second;
-      }
-      open.push_back(span.end);
-    }
-  }
-}
-
-// On every step, so it is this rank's and this cause, whatever else the machine does.
-void expect_blame(const std::vector<json>& lines, const std::string& cause) {
-  ASSERT_FALSE(lines.empty());
-  const auto start = std::find_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "start"; });
-  ASSERT_NE(start, lines.end());
-  EXPECT_EQ((*start)["straggler"]["rank"], 1) << *start;
-  EXPECT_EQ((*start)["straggler"]["cause"], cause) << *start;
 }
 
 TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
@@ -111,7 +83,10 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   expect_text(report.out, {file("logs/report.html") + ": 2 ranks, " + std::to_string(kTraced) + " steps\n",
                            "rank 1 (host ", " % of every step: data\n"});
   const auto lines = report_lines("logs");
-  expect_blame(lines, "data");
+  const auto start = std::find_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "start"; });
+  ASSERT_NE(start, lines.end());
+  EXPECT_EQ((*start)["straggler"]["rank"], 1) << *start;
+  EXPECT_EQ((*start)["straggler"]["cause"], "data") << *start;
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "step"; }),
             2 * kReported);
   for (const json& line : lines) {
@@ -124,16 +99,6 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "rate and time of a step";
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
   expect_text(page, {"start 1: finished", "snapshots: step 25 is saved", "Memory of training by rank, at most"});
-
-  // What it has left, as one file again.
-  const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});
-  EXPECT_EQ(left.exit_code, 0) << left.err;
-  const json last = json::parse(text_of("left.json"));
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
-                            [rank](const json& event) { return event["name"] == "backward" && event["pid"] == rank; }),
-              5);
-  }
 
   std::filesystem::remove(file("logs/start1/rank1.trace"));
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
@@ -182,43 +147,6 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
   expect_text(compared.out, {file("both.html") + ": 2 runs side by side\n"});
   EXPECT_EQ(testing::fault_of_markup(text_of("both.html")), "");
   expect_text(text_of("both.html"), {"data-points=\"120\"><title>loss by step</title>"});
-  // A page that was asked for elsewhere needs nothing of the folder.
-  std::filesystem::remove(file("logs/report.jsonl"));
-  std::filesystem::create_directory(file("logs/report.jsonl"));
-  const auto elsewhere = run({LOCKSTEP_PROGRAM, "report", "-o", file("page.html"), file("logs")});
-  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
-  expect_text(elsewhere.out, {file("page.html") + ": ", "without report.jsonl and ", file("logs/report.jsonl")});
-  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 2);
-}
-
-// The first start is killed after step 1, the second one after step 48, most likely behind the snapshot of step 25.
-TEST_F(Trace, AStartReplacesWhatWasLoggedInTheStepsThatItRunsAgain) {
-  const auto result =
-      run(short_job(2, {"--log-dir", file("logs"), "--max-restarts", "2"}), {{"LOCKSTEP_TEST_KILLED_STARTS", "2"},
-                                                                             {"LOCKSTEP_TEST_KILLED_FURTHER", "47"},
-                                                                             {"LOCKSTEP_TEST_SLOW_DATA", "10"}});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
-  const auto lines = report_lines("logs");
-  for (const char* const name : {"loss", "lr", "start"}) {
-    const auto found = scalar_in(lines, name);
-    ASSERT_EQ(found.size(), static_cast<std::size_t>(kTraced)) << name;
-    EXPECT_EQ(found.begin()->first, 1);
-    EXPECT_EQ(found.rbegin()->first, kTraced);
-  }
-  const auto resumed = numbers_in(text_of("logs/start3/rank0.err"), "resumes from step (\\d+)");
-  for (const auto& [step, line] : scalar_in(lines, "start")) {
-    EXPECT_EQ(line["value"], !resumed.empty() && step <= resumed.front() ? 1 : 2) << line;
-  }
-  EXPECT_EQ(lines[0]["steps"], kTraced);
-  expect_text(text_of("logs/report.html"), {"<td>starts</td><td class=\"text\">3</td>", "start 3: finished"});
-}
-
-TEST_F(Trace, TheRankWhoseForwardIsSlowIsNamedInTheReport) {
-  const auto result = run(short_job(2, {"--log-dir", file("logs")}), {{"LOCKSTEP_TEST_SLOW_FORWARD", "20"}});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
-  expect_blame(report_lines("logs"), "forward");
 }
 
 TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {
@@ -238,6 +166,29 @@ TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {
                           [](const json& event) { return event["name"] == "backward" && event["pid"] == 1; }),
             static_cast<std::ptrdiff_t>(30 + again));
   EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("run.json.ranks")}).exit_code, 0);
+  // In the report the second start has the steps from the one that it resumes from.
+  std::map<std::int64_t, json> values = scalar_in(report_lines("run.json.ranks"), "start");
+  EXPECT_EQ(values.size(), 30u);
+  EXPECT_EQ(values[1]["value"], 0);
+}
+
+// Fixed micro-batches: the same bits at any number of ranks.
+TEST_F(Trace, BisectStepSaysWhetherStepsAreEqualOrCantBeCompared) {
+  const auto digests_of = [&](int ranks, const std::string& micro_batches) {
+    const std::string name = std::to_string(ranks) + "-" + micro_batches;
+    const auto result = run(job(ranks, program(name, "", kTraced)), {{"LOCKSTEP_TEST_MICRO_BATCHES", micro_batches},
+                                                                     {"LOCKSTEP_STEP_DIGESTS", file(name + "d")}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return file(name + "d");
+  };
+  const std::string alone = digests_of(1, "6");
+  const auto equal = run({LOCKSTEP_PROGRAM, "bisect-step", alone, digests_of(3, "6")});
+  EXPECT_EQ(equal.exit_code, 0) << equal.err;
+  expect_text(equal.out, {"of 6 fixed micro-batches"});
+  EXPECT_EQ(bytes_of("3-6"), bytes_of("1-6"));
+  const auto of_another = run({LOCKSTEP_PROGRAM, "bisect-step", alone, digests_of(2, "4")});
+  EXPECT_EQ(of_another.exit_code, 2);
+  expect_text(of_another.err, {"their steps can't be compared"});
 }
 
 TEST_F(Trace, WithoutTheLauncherAFolderIsNamedByAVariable) {

@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/e2e/mpi.h"
+#include "tests/multihost/remote_shell.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
@@ -35,7 +38,9 @@ class MpiHosts : public ::testing::Test {
       const std::string address = NetworkHosts::second_address(host) + "/24";
       ASSERT_EQ(run(hosts_->command(host, {"ip", "addr", "del", address, "dev", "eth0"})).exit_code, 0);
     }
-    write_agent();
+    agent_ = write_remote_shell(folder_, *hosts_,
+                                "exec $enter env -i PATH=\"$PATH\" HOME=\"$HOME\" "
+                                "LOCKSTEP_TEST_JOB=\"$LOCKSTEP_TEST_JOB\" sh -c \"$*\"");
     is_open_mpi_4_ = run({"mpirun", "--version"}).out.find("(Open MPI) 4.") != std::string::npos;
   }
 
@@ -44,23 +49,14 @@ class MpiHosts : public ::testing::Test {
   ProcessOptions job(const std::vector<std::string>& program, bool meets_at_address) const {
     std::string hosts;
     for (int host = 0; host < kHosts; ++host) hosts += (host == 0 ? "" : ",") + NetworkHosts::address(host) + ":1";
-    std::vector<std::string> command = {"mpirun",
-                                        "-n",
-                                        std::to_string(kHosts),
-                                        "--host",
-                                        hosts,
-                                        "--mca",
-                                        "plm_rsh_agent",
-                                        agent(),
-                                        "--mca",
-                                        "btl",
-                                        "tcp,self",
-                                        "--mca",
-                                        "btl_tcp_if_include",
-                                        "10.77.0.0/24",
-                                        "--mca",
-                                        "oob_tcp_if_include",
-                                        "10.77.0.0/24"};
+    const std::string network = "10.77.0.0/24";
+    std::vector<std::string> command = {"mpirun", "-n", std::to_string(kHosts), "--host", hosts};
+    for (const auto& [name, value] : {std::pair<std::string, std::string>{"plm_rsh_agent", agent_},
+                                      {"btl", "tcp,self"},
+                                      {"btl_tcp_if_include", network},
+                                      {"oob_tcp_if_include", network}}) {
+      command.insert(command.end(), {"--mca", name, value});
+    }
     if (meets_at_address) {
       for (const std::string& variable :
            {std::string("LOCKSTEP_BOOTSTRAP=address"), "MASTER_ADDR=" + NetworkHosts::address(0),
@@ -75,25 +71,9 @@ class MpiHosts : public ::testing::Test {
   bool is_open_mpi_4_ = false;
 
  private:
-  std::string agent() const { return (folder_ / "agent").string(); }
-  void write_agent() const {
-    std::ofstream script(agent());
-    script << "#!/bin/sh\ncase \"$1\" in\n";
-    for (int host = 0; host < kHosts; ++host) {
-      script << NetworkHosts::address(host) << ") enter='";
-      for (const std::string& word : hosts_->command(host, {})) script << word << " ";
-      script << "';;\n";
-    }
-    script
-        << "*) echo \"agent: no host $1\" >&2; exit 255;;\nesac\nshift\n"
-        << "exec $enter env -i PATH=\"$PATH\" HOME=\"$HOME\" LOCKSTEP_TEST_JOB=\"$LOCKSTEP_TEST_JOB\" sh -c \"$*\"\n";
-    script.close();
-    ASSERT_TRUE(script) << agent();
-    std::filesystem::permissions(agent(), std::filesystem::perms::owner_all);
-  }
-
   std::unique_ptr<NetworkHosts> hosts_;
   const TemporaryFolder folder_;
+  std::string agent_;
 };
 
 // Nobody asks for a backend: the ranks are on several hosts, and mpirun started them.
@@ -117,12 +97,6 @@ TEST_F(MpiHosts, PassTheConformanceSuite) {
   const auto first = result.out.find("suite passed");
   ASSERT_NE(first, std::string::npos) << result.out;
   EXPECT_NE(result.out.find("suite passed", first + 1), std::string::npos) << "of one rank only: " << result.out;
-}
-
-TEST_F(MpiHosts, GroupsWithinTheJobsGoOverTcp) {
-  const Result result = run_process(job({CONFORMANCE_RANK, "split", "all"}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("backend mpi\nsubgroup over tcp")));
 }
 
 TEST_F(MpiHosts, AKilledRankEndsTheJobOnEveryHost) {

@@ -54,10 +54,7 @@ class NamedHosts : public LaunchedHosts {
                     .name = "rank " + std::to_string(rank)});
   }
   static void expect_trained(std::vector<Process>& launchers) {
-    std::vector<Result> results;
-    for (Process& launcher : launchers) results.push_back(launcher.wait());
-    for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal"));
+    EXPECT_THAT(ends_of(launchers)[0].out, HasSubstr("6 replicas, all bit-equal"));
   }
 
   TemporaryFolder folder_;
@@ -94,13 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Is, NamedHostsOf,
 TEST_F(NamedHosts, ServeTorchsStoreWhereAllReachIt) {
   teach(0, "127.0.1.1");
   teach_others();
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) {
-    launchers.push_back(launch(host, 1, {PLAIN_PROGRAM, "env:MASTER_ADDR"}, {"--torch-store"}));
-  }
-  for (Process& launcher : launchers) {
-    const Result result = launcher.wait();
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+  auto launchers = launch_all({PLAIN_PROGRAM, "env:MASTER_ADDR"}, {}, {"--torch-store"}, kHosts, 1);
+  for (const Result& result : ends_of(launchers)) {
     EXPECT_THAT(result.out, HasSubstr("MASTER_ADDR=" + NetworkHosts::address(0)));
   }
 }
@@ -120,9 +112,7 @@ TEST_P(LateNames, AreLookedUpAgainAndWhoServesIsDecidedAnew) {
 TEST_P(LateNames, ThatNeverComeAreNoWrongUsage) {
   lets_store_give_ranks_ = GetParam();
   auto launchers = launch_all({RAW_GRADIENTS}, {}, {"--rdzv-timeout", "2"});
-  for (Process& launcher : launchers) {
-    const Result result = launcher.wait();
-    EXPECT_EQ(result.exit_code, 1);
+  for (const Result& result : ends_of(launchers, 1)) {
     EXPECT_THAT(result.err,
                 AllOf(HasSubstr("does not reach the job's store: "), HasSubstr(kName), HasSubstr("of 2 s")));
   }
@@ -144,11 +134,9 @@ TEST_F(NamedHosts, AStaleNameOfTheFirstIsLookedUpAgain) {
 
 TEST_F(NamedHosts, LocalhostIsSaidToBeNoPlaceToMeetOnBoth) {
   endpoint_ = "LocalHost:29400";
-  auto first = launch(0, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3"});
-  auto second = launch(1, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3"});
-  for (Process* launcher : {&first, &second}) {
-    EXPECT_TRUE(launcher->await_output("is this host for every host that looks it up"));
-    EXPECT_EQ(launcher->wait().exit_code, 1);
+  auto launchers = launch_all({PLAIN_PROGRAM}, {}, {"--rdzv-timeout", "3"}, 2, 1);
+  for (const Result& result : ends_of(launchers, 1)) {
+    EXPECT_THAT(result.err, HasSubstr("is this host for every host that looks it up"));
   }
 }
 
@@ -173,12 +161,6 @@ TEST_F(NamedHosts, ByHandWithoutASecretTheStoreStaysAndTheRemedyIsSaid) {
   EXPECT_TRUE(zero.await_output("LOCKSTEP_STORE_SECRET: with one it listens on every address"));
   EXPECT_EQ(zero.wait().exit_code, 1);
   EXPECT_THAT(one.wait().err, HasSubstr(NetworkHosts::address(0) + ":23456: Connection refused"));
-}
-
-TEST_F(NamedHosts, ByHandANameThatNeverComesIsATimeout) {
-  const Result zero = start_by_hand(0, {{"LOCKSTEP_TIMEOUT", "2"}}).wait();
-  EXPECT_EQ(zero.exit_code, 1);
-  EXPECT_THAT(zero.err, AllOf(HasSubstr("and can't, elapsed 2"), HasSubstr("hosta is not known on this host")));
 }
 
 TEST_F(NamedHosts, AreExaminedByTheDoctor) {

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "runtime/store/secret.h"
+#include "tests/multihost/remote_shell.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
@@ -34,14 +35,8 @@ class RemoteHosts : public ::testing::Test {
     const std::string reason = NetworkHosts::why_not();
     if (!reason.empty()) GTEST_SKIP() << reason;
     hosts_ = std::make_unique<NetworkHosts>(kHosts);
-    std::string script =
-        "#!/bin/sh\nprintf '%s\\n' \"$@\" >>" + seen() + "\nenv >>" + seen() + "\nhost=$1\nshift\ncase $host in\n";
-    for (int host = 0; host < kHosts; ++host) {
-      script += NetworkHosts::address(host) + ") exec env -i PATH=\"$PATH\"";
-      for (const auto& word : hosts_->command(host, {})) script += " " + word;
-      script += " \"$@\" ;;\n";
-    }
-    folder_.write("shell", script + "esac\necho \"no route to $host\" >&2\nexit 255\n", 0700);
+    write_remote_shell(folder_, *hosts_, "exec env -i PATH=\"$PATH\" $enter \"$@\"",
+                       "printf '%s\\n' \"$@\" >>" + seen() + "\nenv >>" + seen());
   }
 
   std::string shell() const { return (folder_ / "shell").string(); }
@@ -68,8 +63,8 @@ class RemoteHosts : public ::testing::Test {
 
 TEST_F(RemoteHosts, TrainAsOneProcessDoesAndTheSecretIsNowhereToBeSeen) {
   const std::string secret = store::Secret::random().hex();
-  auto launcher = launch({"-H", hosts_with_slots(3, 1, 2)}, {RAW_GRADIENTS}, {{"LOCKSTEP_STORE_SECRET", secret}});
-  const Result result = launcher.wait();
+  const Result result =
+      launch({"-H", hosts_with_slots(3, 1, 2)}, {RAW_GRADIENTS}, {{"LOCKSTEP_STORE_SECRET", secret}}).wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr(prefix(0) + "[rank 0] "));
   EXPECT_THAT(result.out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
@@ -84,9 +79,9 @@ TEST_F(RemoteHosts, HaveTheFolderAndTheVariablesThatTravel) {
   const std::string hostfile = (folder_ / "hosts").string();
   folder_.write("hosts", "# two\n" + NetworkHosts::address(0) + " slots=2\n" + NetworkHosts::address(1) + " slots=2\n");
   folder_.write("show.sh", "#!/bin/sh\necho $RANK $MINE $THERE [$HIDDEN]\n", 0700);
-  auto launcher = launch({"--hostfile", hostfile, "-n", "3", "-x", "MINE", "-x", "THERE=two words"}, {"./show.sh"},
-                         {{"MINE", "7"}, {"HIDDEN", "1"}});
-  const Result result = launcher.wait();
+  const Result result = launch({"--hostfile", hostfile, "-n", "3", "-x", "MINE", "-x", "THERE=two words"},
+                               {"./show.sh"}, {{"MINE", "7"}, {"HIDDEN", "1"}})
+                            .wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr(prefix(0) + "[rank 0] 0 7 two words []\n"),
                                 HasSubstr(prefix(0) + "[rank 1] 1 7 two words []\n"),
@@ -106,8 +101,7 @@ TEST_F(RemoteHosts, AreEnteredBySshAsARule) {
 }
 
 TEST_F(RemoteHosts, ARankThatFailsIsNamedOnce) {
-  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {PLAIN_PROGRAM, "exit:42@2", "hang"});
-  const Result result = launcher.wait();
+  const Result result = launch({"-H", hosts_with_slots(1, 1, 1)}, {PLAIN_PROGRAM, "exit:42@2", "hang"}).wait();
   EXPECT_EQ(result.exit_code, 42);
   EXPECT_THAT(result.err, AllOf(HasSubstr(prefix(0) + "lockstep run: rank 2 (host host2, pid "),
                                 HasSubstr(prefix(0) + "lockstep run: rank 2 failed first: it exited with code 42"),
@@ -257,14 +251,6 @@ TEST_F(ExaminedHosts, OneWhoseCableIsOutIsNamedInEachPair) {
                                 HasSubstr("4 problems: a job on these hosts could not start, or not as asked")));
 }
 
-TEST_F(ExaminedHosts, WhoseInterfaceLeadsNowhereReachNobody) {
-  const Result result = examine({NetworkHosts::address(0), NetworkHosts::address(1)}, {"-x", "NCCL_SOCKET_IFNAME=lo"});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("host1, 127.0.0.1 (lo: NCCL_SOCKET_IFNAME=lo wants it)"),
-                    ContainsRegex("10.77.0.10 to 10.77.0.11 +PROBLEM: 127.0.0.1:"), HasSubstr("2 problems")));
-}
-
 TEST_F(ExaminedHosts, WhoseAddressesLeadToAnotherHostAreTold) {
   const Result result = examine({NetworkHosts::address(0), NetworkHosts::address(1)}, {"-x", "NCCL_SOCKET_IFNAME=lo"},
                                 {{"LOCKSTEP_PORT_RANGE", "29500-29500"}});
@@ -279,13 +265,6 @@ TEST_F(ExaminedHosts, WithoutARemoteShellAreNamed) {
   EXPECT_THAT(result.err, HasSubstr("[nowhere] no route to nowhere\n"));
   EXPECT_THAT(result.out, AllOf(ContainsRegex("nowhere +PROBLEM: .* agent. exited with code 255"),
                                 HasSubstr("let the remote shell in without a password")));
-}
-
-TEST_F(RemoteHosts, AProgramThatTheyLackIsNamed) {
-  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {"./no-such-program"});
-  const Result result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 127);
-  EXPECT_THAT(result.err, HasSubstr(prefix(0) + "lockstep run: host host1 (node rank 1): program './no-such-program'"));
 }
 
 }  // namespace

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 
-#include "tests/support/leftovers.h"
+#include "tests/multihost/remote_shell.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
@@ -52,13 +51,6 @@ class Rendezvous : public ::testing::Test {
   std::optional<NetworkHosts> hosts_;
 };
 
-Variables by_hand(int rank, int size = kHosts) {
-  return {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", std::to_string(size)},
-          {"MASTER_ADDR", NetworkHosts::address(0)},
-          {"MASTER_PORT", "23456"}};
-}
-
 TEST_F(Rendezvous, TasksOfSrunAtTheFirstHostOfTheStep) {
   const auto task = [](int host) {
     return Variables{{"SLURM_JOB_ID", "7"},
@@ -83,9 +75,11 @@ TEST_F(Rendezvous, TasksOfSrunAtTheFirstHostOfTheStep) {
 
 TEST_F(Rendezvous, ByHandWithASecretAndTheThirdHostWithAnotherGetsNothing) {
   const auto with_secret = [](int rank, char digit) {
-    Variables variables = by_hand(rank, 2);
-    variables["LOCKSTEP_STORE_SECRET"] = std::string(64, digit);
-    return variables;
+    return Variables{{"RANK", std::to_string(rank)},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", NetworkHosts::address(0)},
+                     {"MASTER_PORT", "23456"},
+                     {"LOCKSTEP_STORE_SECRET", std::string(64, digit)}};
   };
   Process zero = start(0, with_secret(0, 'a'));
   Process stranger = start(2, with_secret(1, 'b'));
@@ -101,7 +95,8 @@ TEST_F(Rendezvous, ByHandWithASecretAndTheThirdHostWithAnotherGetsNothing) {
 }
 
 TEST_F(Rendezvous, ThroughAFileOfAllHostsAtTheInterfaceThatIsWanted) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / ("hosts-" + job());
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "meeting";
   const auto variables = [](int host) {
     return Variables{{"RANK", std::to_string(host)}, {"WORLD_SIZE", "3"}, {"GLOO_SOCKET_IFNAME", "eth0"}};
   };
@@ -117,21 +112,11 @@ TEST_F(Rendezvous, ThroughAFileOfAllHostsAtTheInterfaceThatIsWanted) {
 // mpirun, which takes a script for ssh.
 TEST_F(Rendezvous, RanksOfMpirunThroughPmix) {
   if (!has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed: apt-get install openmpi-bin";
-  const auto script = std::filesystem::path(::testing::TempDir()) / ("ssh-" + job());
-  std::ofstream file(script);
-  file << "#!/bin/sh\nhost=$1\nshift\ncase $host in\n";
-  for (int host = 0; host < kHosts; ++host) {
-    file << NetworkHosts::name(host) << ") exec";
-    for (const std::string& word : hosts_->command(host, {"sh", "-c"})) file << " " << word;
-    file << " \"$*\" ;;\n";
-  }
-  file << "esac\nexit 1\n";
-  file.close();
-  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const TemporaryFolder folder;
+  const std::string script = write_remote_shell(folder, *hosts_, "exec $enter sh -c \"$*\"");
   const Result result =
-      Process({.command = hosts_->command(
-                   0, {"mpirun", "--mca", "plm_rsh_agent", script.native(), "--mca", "oob_tcp_if_include", "eth0",
-                       "--host", "host0,host1,host2", "-n", "3", MEET_PROGRAM}),
+      Process({.command = hosts_->command(0, {"mpirun", "--mca", "plm_rsh_agent", script, "--mca", "oob_tcp_if_include",
+                                              "eth0", "--host", "host0,host1,host2", "-n", "3", MEET_PROGRAM}),
                .environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}})
           .wait();
   for (int host = 0; host < kHosts; ++host) {
@@ -141,21 +126,6 @@ TEST_F(Rendezvous, RanksOfMpirunThroughPmix) {
   }
   EXPECT_THAT(result.out, AllOf(HasSubstr("secret"), HasSubstr(kAllHosts)));
   EXPECT_THAT(result.err, HasSubstr("the store listens at " + NetworkHosts::address(0) + " of eth0"));
-  std::filesystem::remove(script);
-}
-
-TEST_F(Rendezvous, TheDeadlineNamesWhoNeverCameAndTheHostsOfThoseThatDid) {
-  const auto late = [](int rank) {
-    Variables variables = by_hand(rank);
-    variables["LOCKSTEP_TIMEOUT"] = "6";  // of the start too, which may take a while
-    return variables;
-  };
-  Process zero = start(0, late(0));
-  Process two = start(2, late(2));
-  for (Process* rank : {&zero, &two}) {
-    EXPECT_THAT(rank->wait().err, AllOf(HasSubstr("rank 1 of 3 did not come"), HasSubstr("rank 0 (host host0, pid"),
-                                        HasSubstr("rank 2 (host host2, pid")));
-  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "launcher/base/exit_codes.h"
 #include "runtime/job/exit_code.h"
@@ -35,8 +36,19 @@ class RestartedHosts : public LaunchedHosts {
     std::ifstream in(folder_ / (name + ".weights"), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  Process training_on(int host, const Words& flags, int steps = kEndless) {
-    return launch(host, 2, program("job", steps), flags, {{"LOCKSTEP_LIVENESS", "on"}});
+  Process training_on(int host, const Words& flags) {
+    return launch(host, 2, program("job", kEndless), flags, {{"LOCKSTEP_LIVENESS", "on"}});
+  }
+  // A job of `hosts` hosts, or of "2:3": the store then gives their ranks. Returns once it trains.
+  void train(const Words& flags = {}, const std::string& nnodes = std::to_string(kHosts), int hosts = kHosts) {
+    nnodes_ = nnodes;
+    lets_store_give_ranks_ = nnodes.find(':') != nnodes.npos;
+    launchers_ = on_each(hosts, [&](int host) { return training_on(host, flags); });
+    ASSERT_TRUE(launchers_[0].await_output("at 50\n"));
+  }
+  void kill_launcher(std::size_t host) {
+    launchers_[host].send(SIGKILL);
+    launchers_[host].wait();
   }
   // Start `number`, from 1, of so many ranks: after that some steps are done.
   static bool await_start(const Process& launcher, int ranks, int number) {
@@ -51,10 +63,9 @@ class RestartedHosts : public LaunchedHosts {
     return first.await_output("evaluating", evaluations + 2);
   }
   // The job is asked to stop at its first host; all of `launchers` say that it did.
-  static void expect_stop(Process& first, std::vector<Process*> others) {
-    first.send(SIGTERM);
-    others.push_back(&first);
-    for (Process* launcher : others) {
+  static void expect_stop(const std::vector<Process*>& launchers) {
+    launchers.front()->send(SIGTERM);
+    for (Process* launcher : launchers) {
       const Result result = launcher->wait();
       EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
       EXPECT_THAT(result.err, HasSubstr("got SIGTERM; exit code 75"));
@@ -62,95 +73,67 @@ class RestartedHosts : public LaunchedHosts {
     EXPECT_TRUE(live_ranks().empty());
   }
 
+  void expect_stop_of_all() { expect_stop({&launchers_[0], &launchers_[1], &launchers_[2]}); }
+  // As many ranks start again, on all hosts, and take steps until they are asked to stop.
+  void expect_start_of_all(int number) {
+    for (const Process& launcher : launchers_) ASSERT_TRUE(await_start(launcher, 6, number));
+    ASSERT_TRUE(await_steps(launchers_[0]));
+    expect_stop_of_all();
+  }
+
   const TemporaryFolder folder_;
+  std::vector<Process> launchers_;  // by host
 };
 
-TEST_F(RestartedHosts, ARankThatDiesHasAllOfThemStartTheirRanksAgainWithTheSameBitsInTheEnd) {
+// A rank dies, or all do after their first step: no heartbeat has spoken of a step yet, and nobody is left to speak of
+// it.
+TEST_F(RestartedHosts, OfWhichRanksAreKilledStartThemAgainWithTheSameBitsInTheEnd) {
   constexpr int kSteps = 400;
-  for (const std::string name : {"undisturbed", "killed"}) {
-    auto launchers = launch_all(program(name, kSteps), {}, {"--max-restarts", "1"});
+  const std::string restart = " (--max-restarts); ";
+  const std::map<std::string, std::vector<std::string>> said = {
+      {"undisturbed", {}},
+      {"killed",
+       {"rank 3 failed first: it was killed by signal 9 (SIGKILL)", "restart 1 of 3" + restart, ", start 2\n"}},
+      {"all killed",
+       {"restart 1 of 3" + restart + "1 step done\n", "restart 2 of 3" + restart + "1 step done; in 1 s\n",
+        " of 6, start 3\n"}}};
+  for (const auto& [name, words] : said) {
+    auto launchers =
+        launch_all(program(name, kSteps), {{"LOCKSTEP_TEST_KILLED_STARTS", name == "all killed" ? "2" : "0"}},
+                   {"--max-restarts", "3"});
     if (name == "killed") {
       ASSERT_TRUE(launchers[0].await_output("at 150\n"));
       kill(live_ranks("e2e_training").at(3), SIGKILL);
     }
-    for (Process& launcher : launchers) {
-      const Result result = launcher.wait();
-      EXPECT_EQ(result.exit_code, 0) << result.err;
-      if (name == "undisturbed") continue;
-      EXPECT_THAT(result.err, AllOf(HasSubstr("rank 3 failed first: it was killed by signal 9 (SIGKILL)"),
-                                    HasSubstr("restart 1 of 1 (--max-restarts); "), HasSubstr(" of 6, start 2\n")));
+    for (const Result& result : ends_of(launchers)) {
+      for (const std::string& text : words) EXPECT_THAT(result.err, HasSubstr(text));
     }
+    EXPECT_FALSE(weights(name).empty());
   }
-  EXPECT_FALSE(weights("undisturbed").empty());
   EXPECT_EQ(weights("killed"), weights("undisturbed"));
-}
-
-// No heartbeat has spoken of a step yet, and nobody is left to speak of it.
-TEST_F(RestartedHosts, OfWhichAllRanksAreKilledAfterTheirFirstStepStartThemAgainWithTheSameBitsInTheEnd) {
-  constexpr int kSteps = 100;
-  for (const std::string name : {"undisturbed", "killed"}) {
-    const bool is_killed = name == "killed";
-    auto launchers = launch_all(program(name, kSteps), {{"LOCKSTEP_TEST_KILLED_STARTS", is_killed ? "2" : "0"}},
-                                {"--max-restarts", "3"});
-    for (Process& launcher : launchers) {
-      const Result result = launcher.wait();
-      EXPECT_EQ(result.exit_code, 0) << result.err;
-      if (!is_killed) continue;
-      EXPECT_THAT(result.err, AllOf(HasSubstr("restart 1 of 3 (--max-restarts); 1 step done\n"),
-                                    HasSubstr("restart 2 of 3 (--max-restarts); 1 step done; in 1 s\n"),
-                                    HasSubstr(" of 6, start 3\n")));
-    }
-  }
-  EXPECT_FALSE(weights("undisturbed").empty());
-  EXPECT_EQ(weights("killed"), weights("undisturbed"));
+  EXPECT_EQ(weights("all killed"), weights("undisturbed"));
 }
 
 TEST_F(RestartedHosts, ThatMayGoLeaveTheJobToTheOthers) {
-  nnodes_ = "2:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  launchers[1].send(SIGKILL);
-  launchers[1].wait();
-  ASSERT_TRUE(await_start(launchers[0], 4, 2));
-  ASSERT_TRUE(await_start(launchers[2], 4, 2));
-  EXPECT_THAT(launchers[0].err(), HasSubstr("starting the ranks of the hosts that are here; "));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[2]});
+  train({}, "2:3");
+  kill_launcher(1);
+  ASSERT_TRUE(await_start(launchers_[0], 4, 2));
+  ASSERT_TRUE(await_start(launchers_[2], 4, 2));
+  EXPECT_THAT(launchers_[0].err(), HasSubstr("starting the ranks of the hosts that are here; "));
+  ASSERT_TRUE(await_steps(launchers_[0]));
+  expect_stop({&launchers_[0], &launchers_[2]});
 }
 
 TEST_F(RestartedHosts, WhoseCableIsOutLeaveTheJobToTheOthersAndComeBackWithIt) {
-  nnodes_ = "2:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  train({}, "2:3");
   hosts_->cut(2);
-  ASSERT_TRUE(await_start(launchers[0], 4, 2));
-  EXPECT_THAT(launchers[0].err(), HasSubstr("host host2 (node rank "));
-  ASSERT_TRUE(launchers[2].await_output("joining the job again, if the job's store at " + kEndpoint + " answers"));
+  ASSERT_TRUE(await_start(launchers_[0], 4, 2));
+  EXPECT_THAT(launchers_[0].err(), HasSubstr("host host2 (node rank "));
+  ASSERT_TRUE(launchers_[2].await_output("joining the job again, if the job's store at " + kEndpoint + " answers"));
   hosts_->mend(2);
   ASSERT_TRUE(
-      launchers[0].await_output("a new host has joined: the ranks stop after a step, and start again with this host"));
-  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
-}
-
-TEST_F(RestartedHosts, WhoseLauncherStoodStillIsTakenInAgain) {
-  nnodes_ = "2:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  launchers[1].send(SIGSTOP);
-  ASSERT_TRUE(await_start(launchers[0], 4, 2));
-  launchers[1].send(SIGCONT);
-  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
-  EXPECT_THAT(launchers[1].err(), HasSubstr("this launcher has stood still, and the job continued without this host"));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+      launchers_[0].await_output("a new host has joined: the ranks stop after a step, and start again with this host"));
+  expect_start_of_all(3);
 }
 
 struct Standstill {
@@ -163,8 +146,8 @@ void PrintTo(const Standstill& standstill, std::ostream* out) { *out << standsti
 
 class StandingHost : public RestartedHosts, public ::testing::WithParamInterface<Standstill> {
  protected:
-  void signal_host(const std::vector<Process>& launchers, int signal) {
-    const Process& launcher = launchers[static_cast<std::size_t>(GetParam().host)];
+  void signal_host(int signal) {
+    const Process& launcher = launchers_[static_cast<std::size_t>(GetParam().host)];
     const auto pids = GetParam().is_whole ? processes_of(launcher) : std::vector<pid_t>{launcher.pid()};
     for (const pid_t pid : pids) {
       ASSERT_TRUE(kill(pid, signal) == 0 || errno == ESRCH) << pid;  // a rank may have ended with its launcher
@@ -186,30 +169,26 @@ INSTANTIATE_TEST_SUITE_P(Of, StandingHost,
 
 // The other launchers end their ranks, which handle SIGTERM: nobody has asked the job to stop.
 TEST_P(StandingHost, IsNamedAndTakenInAgainAndTheJobResumes) {
-  nnodes_ = GetParam().nnodes;
   const int standing = GetParam().host;
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "9"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  signal_host(launchers, SIGSTOP);
+  train({"--max-restarts", "9"}, GetParam().nnodes);
+  signal_host(SIGSTOP);
   for (int host = 0; host < kHosts; ++host) {
     if (host == standing) continue;
-    ASSERT_TRUE(launchers[static_cast<std::size_t>(host)].await_output(" is gone: its launcher (pid "));
+    ASSERT_TRUE(launchers_[static_cast<std::size_t>(host)].await_output(" is gone: its launcher (pid "));
   }
-  signal_host(launchers, SIGCONT);
-  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output(" of 6, start "));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  const std::string said = launchers[0].err();
+  signal_host(SIGCONT);
+  for (const Process& launcher : launchers_) ASSERT_TRUE(launcher.await_output(" of 6, start "));
+  ASSERT_TRUE(await_steps(launchers_[0]));
+  const std::string said = launchers_[0].err();
   const std::string name = "lockstep run: host host" + std::to_string(standing) + " (node rank ";
   EXPECT_THAT(said, HasSubstr(name));
   EXPECT_THAT(said, HasSubstr(standing == 0 ? ") stood still for " : ") does not answer"));
   EXPECT_THAT(said, Not(HasSubstr(" failed first: ")));
-  for (const Process& launcher : launchers) {
+  for (const Process& launcher : launchers_) {
     EXPECT_THAT(launcher.err(), Not(HasSubstr("got SIGTERM")));
     EXPECT_THAT(launcher.err(), Not(HasSubstr("guardian process was killed")));
   }
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+  expect_stop_of_all();
 }
 
 TEST_F(RestartedHosts, OneThatWasCutOffAndIsBackIsGuardedAgain) {
@@ -250,27 +229,23 @@ TEST_F(RestartedHosts, OneThatWasCutOffAndIsBackIsGuardedAgain) {
 }
 
 TEST_F(RestartedHosts, WhichAreLessThanHalfOfTheLastStartResumeWhereTheStoreIs) {
-  nnodes_ = "1:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  train({}, "1:3");
   hosts_->cut(1);
   hosts_->cut(2);
   // Of both in one start, or of one after the other.
-  ASSERT_TRUE(launchers[0].await_output(" of 2, start "));
-  ASSERT_TRUE(await_steps(launchers[0]));
+  ASSERT_TRUE(launchers_[0].await_output(" of 2, start "));
+  ASSERT_TRUE(await_steps(launchers_[0]));
   for (const int host : {1, 2}) {
-    const Process& launcher = launchers[static_cast<std::size_t>(host)];
+    const Process& launcher = launchers_[static_cast<std::size_t>(host)];
     ASSERT_TRUE(launcher.await_output("joining the job again"));
     EXPECT_THAT(launcher.err(), Not(HasSubstr(", start 2"))) << "it has no store";
   }
   hosts_->mend(1);
   hosts_->mend(2);
-  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output(" of 6, start "));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  EXPECT_THAT(launchers[0].err(), Not(HasSubstr("waiting for ")));
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+  for (const Process& launcher : launchers_) ASSERT_TRUE(launcher.await_output(" of 6, start "));
+  ASSERT_TRUE(await_steps(launchers_[0]));
+  EXPECT_THAT(launchers_[0].err(), Not(HasSubstr("waiting for ")));
+  expect_stop_of_all();
 }
 
 // Each host has a disk of its own, with the shares of its ranks.
@@ -331,43 +306,28 @@ TEST_F(HostsOfShards, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDa
 }
 
 TEST_F(RestartedHosts, AreNotHarmedByOneThatWasToldAnotherNumber) {
-  nnodes_ = "2:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < 2; ++host) launchers.push_back(training_on(host, {"--rdzv-wait", "1"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  train({"--rdzv-wait", "1"}, "2:3", 2);
   nnodes_ = "2";
   auto other = training_on(2, {});
   const Result refused = other.wait();
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("host host2 was told --nnodes 2, host host0 --nnodes 2:3; give both the same"));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  EXPECT_THAT(launchers[0].err(), Not(HasSubstr("start 2")));
-  expect_stop(launchers[0], {&launchers[1]});
+  ASSERT_TRUE(await_steps(launchers_[0]));
+  EXPECT_THAT(launchers_[0].err(), Not(HasSubstr("start 2")));
+  expect_stop({&launchers_[0], &launchers_[1]});
 }
 
-TEST_F(RestartedHosts, OneRankAloneIsJoinedByOthers) {
-  nnodes_ = "1:2";
-  lets_store_give_ranks_ = true;
-  const Variables on{{"LOCKSTEP_LIVENESS", "on"}};
-  auto first = launch(0, 1, program("job", kEndless), {"--rdzv-wait", "0"}, on);
-  ASSERT_TRUE(first.await_output("at 50\n"));
-  auto second = launch(1, 1, program("job", kEndless), {}, on);
-  ASSERT_TRUE(await_start(first, 2, 2));
-  ASSERT_TRUE(await_steps(first));
-  expect_stop(first, {&second});
-}
-
+// At first a rank alone.
 TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
   nnodes_ = "1:3";
   lets_store_give_ranks_ = true;
-  auto first = training_on(0, {"--rdzv-wait", "0"});
-  ASSERT_TRUE(await_start(first, 2, 1));
+  auto first = launch(0, 1, program("job", kEndless), {"--rdzv-wait", "0"}, {{"LOCKSTEP_LIVENESS", "on"}});
+  ASSERT_TRUE(await_start(first, 1, 1));
   ASSERT_TRUE(first.await_output("at 50\n"));
   auto second = training_on(1, {});
   ASSERT_TRUE(second.await_output("the job runs on 1 host (host0) without this host"));
-  ASSERT_TRUE(await_start(first, 4, 2));
-  ASSERT_TRUE(await_start(second, 4, 2));
+  ASSERT_TRUE(await_start(first, 3, 2));
+  ASSERT_TRUE(await_start(second, 3, 2));
   ASSERT_TRUE(first.await_output("resumes from step "));
   const std::string err = first.err();
   const auto number_behind = [&err](const std::string& words) {
@@ -377,34 +337,28 @@ TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
   EXPECT_GT(number_behind("stopped after "), 0) << err;
   EXPECT_EQ(number_behind("resumes from step "), number_behind("stopped after ")) << err;
   ASSERT_TRUE(await_steps(first));
-  expect_stop(first, {&second});
+  expect_stop({&first, &second});
 }
 
 TEST_F(RestartedHosts, OfAFixedNumberWaitForAnotherInThePlaceOfTheLost) {
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  launchers[2].send(SIGKILL);
-  launchers[2].wait();
-  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
+  train({"--max-restarts", "1"});
+  kill_launcher(2);
+  ASSERT_TRUE(launchers_[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
   auto spare = training_on(2, {"--max-restarts", "1"});
-  for (const Process* launcher : {&launchers[0], &launchers[1], &spare}) ASSERT_TRUE(await_start(*launcher, 6, 2));
-  ASSERT_TRUE(launchers[0].await_output("resumes from step "));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[1], &spare});
+  for (const Process* launcher : {&launchers_[0], &launchers_[1], &spare}) ASSERT_TRUE(await_start(*launcher, 6, 2));
+  ASSERT_TRUE(launchers_[0].await_output("resumes from step "));
+  ASSERT_TRUE(await_steps(launchers_[0]));
+  expect_stop({&launchers_[0], &launchers_[1], &spare});
 }
 
 TEST_F(RestartedHosts, ThatWaitForAnotherAreEndedByASignalToOneOfThem) {
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  launchers[2].send(SIGKILL);
-  launchers[2].wait();
-  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
+  train({"--max-restarts", "1"});
+  kill_launcher(2);
+  ASSERT_TRUE(launchers_[0].await_output("waiting for 1 host"));
   // Of which launcher does not matter.
-  launchers[1].send(SIGTERM);
+  launchers_[1].send(SIGTERM);
   for (const int host : {0, 1}) {
-    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    const Result result = launchers_[static_cast<std::size_t>(host)].wait();
     EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
     EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts"));
   }
@@ -412,48 +366,30 @@ TEST_F(RestartedHosts, ThatWaitForAnotherAreEndedByASignalToOneOfThem) {
 }
 
 TEST_F(RestartedHosts, OfWhichOneIsTooManyAreNamedToIt) {
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  train();
   lets_store_give_ranks_ = true;
   auto further = training_on(1, {});
   const Result refused = further.wait();
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("host host1 can't join the job: the job has its 3 hosts already (host0, host1, "
                                      "host2): this host would be one more; correct --nnodes"));
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+  expect_stop_of_all();
 }
 
 TEST_F(RestartedHosts, OfWhichOneIsTooManyMayWaitForTheLossOfAnother) {
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  train({"--max-restarts", "1"});
   lets_store_give_ranks_ = true;
   auto spare = training_on(1, {"--max-restarts", "1"});
   ASSERT_TRUE(spare.await_output("this host waits, to take the place of one that is lost"));
-  launchers[2].send(SIGKILL);
-  launchers[2].wait();
+  kill_launcher(2);
   ASSERT_TRUE(await_start(spare, 6, 2));
-  ASSERT_TRUE(await_steps(launchers[0]));
+  ASSERT_TRUE(await_steps(launchers_[0]));
   auto another = training_on(2, {"--max-restarts", "1"});
   ASSERT_TRUE(another.await_output("this host waits, to take the place of one that is lost"));
-  expect_stop(launchers[0], {&launchers[1], &spare});
+  expect_stop({&launchers_[0], &launchers_[1], &spare});
   const Result over = another.wait();
   EXPECT_EQ(over.exit_code, kExitRequeue) << over.err;
   EXPECT_THAT(over.err, HasSubstr("the job is over; exit code 75"));
-}
-
-TEST_F(RestartedHosts, OfAFixedNumberWhoseCableWasOutComeBackWithIt) {
-  std::vector<Process> launchers;
-  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  hosts_->cut(2);
-  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
-  ASSERT_TRUE(launchers[2].await_output("joining the job again"));
-  hosts_->mend(2);
-  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 2));
-  ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
 
 TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
@@ -476,7 +412,7 @@ TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
   EXPECT_THAT(launchers[0].err(), HasSubstr("host host2: --health-check `"));
   ASSERT_TRUE(await_steps(launchers[0]));
-  expect_stop(launchers[0], {&launchers[1]});
+  expect_stop({&launchers[0], &launchers[1]});
 }
 
 TEST_F(RestartedHosts, OneOnWhichRanksOnlyFailIsLeftOut) {
@@ -498,20 +434,13 @@ TEST_F(RestartedHosts, OneOnWhichRanksOnlyFailIsLeftOut) {
   EXPECT_EQ(again.wait().exit_code, launcher::kExitNoProgress);
   ASSERT_TRUE(await_steps(first));
   EXPECT_THAT(first.err(), Not(HasSubstr("restart 4")));
-  expect_stop(first, {});
+  expect_stop({&first});
 }
 
 TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
-  nnodes_ = "2:3";
-  lets_store_give_ranks_ = true;
-  std::vector<Process> launchers;
-  for (int host = 0; host < 2; ++host) {
-    launchers.push_back(training_on(host, {"--rdzv-wait", "1", "--rdzv-timeout", "3"}));
-  }
-  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
-  launchers[1].send(SIGKILL);
-  launchers[1].wait();
-  const Result result = launchers[0].wait();
+  train({"--rdzv-wait", "1", "--rdzv-timeout", "3"}, "2:3", 2);
+  kill_launcher(1);
+  const Result result = launchers_[0].wait();
   EXPECT_EQ(result.exit_code, kExitPeerLost);
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("waiting for 1 host (--rdzv-timeout 3 s)"), HasSubstr("1 of 2 hosts came, elapsed 3"),

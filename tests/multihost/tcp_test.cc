@@ -125,7 +125,7 @@ TEST_P(TcpHosts, NameWhoIsSilent) {
     bool is_cut;  // off with its host; else stopped
     const char* why;
   };
-  for (const auto& [rank, is_cut, why] : {Case{1, false, "its host still answers, so the process is stopped"},
+  for (const auto& [rank, is_cut, why] : {Case{GetParam(), false, "its host still answers, so the process is stopped"},
                                           Case{0, false, ", which hosts the store at "},
                                           Case{world() - 1, true, "its host doesn't answer either: it is down"}}) {
     SCOPED_TRACE(why);
@@ -221,45 +221,17 @@ std::set<std::string> open_ports(const NetworkHosts& hosts, int host) {
 }
 
 // They prove themselves to each other at ports that are closed once a rank is connected with all others: where hosts
-// have several ranks that is later, or never. Who comes to one that is open gets nothing, whatever he says, and holds
-// up nobody: no secret, a wrong one, an old proof.
+// have several ranks that is later, or never. strangers_test.cc has who comes to one that is open.
 TEST_P(TcpHosts, ListenAtTheStoreAndWhereARankMayStillCome) {
-  if (!has_program("python3")) GTEST_SKIP() << "python3 is not installed";
   const NetworkHosts hosts(kHosts);
-  const Variables secret = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'a')}};
-  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, secret);
+  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_STORE_SECRET", std::string(64, 'a')}});
   for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
   const std::set<std::string> ports = open_ports(hosts, 0);
   EXPECT_TRUE(ports.contains("0A004D0A:72D8")) << "10.77.0.10:29400";
   const std::size_t of_ranks = GetParam() == 1 ? 0u : 2u;
   EXPECT_EQ(ports.size(), 1 + of_ranks);
   for (int host = 1; host < kHosts; ++host) EXPECT_EQ(open_ports(hosts, host).size(), of_ranks);
-  std::string numbers;
-  for (const std::string& port : ports) numbers += "0x" + port.substr(port.find(':') + 1) + ", ";
-  const Result stranger =
-      run(hosts.command(2, {"python3", "-c",
-                            "import socket\n"
-                            "for port in " +
-                                numbers +
-                                ":\n"
-                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 4\\n' + "
-                                "b'\\xff' * 100:\n"
-                                "    s = socket.create_connection(('" +
-                                NetworkHosts::address(0) +
-                                "', port))\n"
-                                "    s.settimeout(60)\n"
-                                "    s.sendall(said)\n"
-                                "    got = b''\n"
-                                "    try:\n"
-                                "        while more := s.recv(1000): got += more\n"
-                                "    except ConnectionResetError: pass\n"
-                                "    print(len(got))\n"}));
-  std::string wanted;
-  for (std::size_t i = 0; i < 3 * ports.size(); ++i) wanted += "0\n";
-  EXPECT_EQ(stranger.out, wanted) << stranger.err;
-  for (const Process& rank : ranks) EXPECT_TRUE(rank.running());
   for (const Process& rank : ranks) rank.send(SIGKILL);
-  EXPECT_THAT(ranks[0].wait().err, HasSubstr("10.77.0.12"));
 }
 
 TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
@@ -272,9 +244,6 @@ TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
     const Result result = rank.wait();
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("GLOO_SOCKET_IFNAME"));
-  }
-  for (Process& rank : ranks_on(hosts, {CONFORMANCE_RANK, "groups"}, {{"GLOO_SOCKET_IFNAME", "nic9"}})) {
-    EXPECT_THAT(rank.wait().err, HasSubstr("GLOO_SOCKET_IFNAME='nic9' matches no interface; this host has: "));
   }
 }
 

@@ -7,9 +7,6 @@
 //
 // SOAK_KILLS (12) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
 // or three; scripts/test --extra soak hosts sets them. With SOAK_SHARD=1 the optimizer is in shards of the ranks.
-//
-// SoakDisks: the same of two or three hosts that have a disk each for their ranks' shards. A disk is full for a while
-// in which a rank dies, or a host is away for 2 to 10 s: 4 harms, or SOAK_KILLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,7 +23,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/environment.h"
@@ -67,13 +63,12 @@ struct Harm {
   int reports = 0;        // of rank 0, one for ten steps, that come before; 0: the start has only begun
 
   std::string describe() const {
-    const std::string when = reports == 0 ? "as a start begins" : "after " + std::to_string(10 * reports) + " steps";
-    if (kind == Kind::cable) return "the cable of host " + std::to_string(victim) + " is out " + when;
-    if (kind == Kind::standstill) {
-      return (is_whole ? "host " : "the launcher of host ") + std::to_string(victim) + " stands still " + when;
-    }
-    if (kind == Kind::launcher) return "the launcher of host " + std::to_string(victim) + " is killed " + when;
-    return std::string(signal.name) + " to rank " + std::to_string(victim) + " " + when;
+    const std::string of_host = kind == Kind::launcher ? "SIGKILL to the launcher of host "
+                                : kind == Kind::cable  ? "no cable at host "
+                                : is_whole             ? "standstill of host "
+                                                       : "standstill of the launcher of host ";
+    return (kind == Kind::rank ? signal.name + std::string(" to rank ") : of_host) + std::to_string(victim) +
+           (reports == 0 ? " as a start begins" : " after " + std::to_string(10 * reports) + " steps");
   }
 };
 
@@ -130,8 +125,7 @@ class SoakHosts : public testing::LaunchedHosts {
   }
 
   void start_all(int steps) {
-    launchers_.clear();
-    for (int host = 0; host < kHosts; ++host) launchers_.push_back(launcher_on(host, "job", steps));
+    launchers_ = on_each(kHosts, [&](int host) { return launcher_on(host, "job", steps); });
     start_ = 1;
   }
   Process launcher_on(int host, const std::string& name, int steps) {
@@ -140,7 +134,7 @@ class SoakHosts : public testing::LaunchedHosts {
     return launch(host, 2, program, flags,
                   {{"LOCKSTEP_LIVENESS", "on"},
                    {"LOCKSTEP_TEST_MICRO_BATCHES", "6"},
-                   {"LOCKSTEP_TEST_SHARD", std::to_string(shard())}});
+                   {"LOCKSTEP_TEST_SHARD", std::to_string(setting("SOAK_SHARD", 0))}});
   }
   Process& first() { return launchers_[0]; }
   std::string folder(const std::string& name) const { return (folder_ / name).string(); }
@@ -148,7 +142,6 @@ class SoakHosts : public testing::LaunchedHosts {
     std::ifstream in(folder(name + ".weights"), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  virtual std::int64_t shard() const { return setting("SOAK_SHARD", 0); }
   bool is_elastic() const { return nnodes_ == "2:3"; }
 
   // All hosts but `without` have begun the start that is next.
@@ -262,12 +255,10 @@ class SoakHosts : public testing::LaunchedHosts {
     return await_start(kRanks - 2, host) && await_reports(2);
   }
   void replace_launcher(int host) {
-    std::vector<Process> launchers;
-    for (int other = 0; other < kHosts; ++other) {
-      launchers.push_back(other == host ? launcher_on(host, "job", kEndless)
-                                        : std::move(launchers_[static_cast<std::size_t>(other)]));
-    }
-    launchers_.swap(launchers);
+    launchers_ = on_each(kHosts, [&](int other) {
+      return other == host ? launcher_on(host, "job", kEndless)
+                           : std::move(launchers_[static_cast<std::size_t>(other)]);
+    });
     rejoins_.erase(host);
   }
   void expect_lost_host(int host, const std::string& how) {
@@ -316,9 +307,7 @@ class SoakHosts : public testing::LaunchedHosts {
   }
   void stop() {
     first().send(SIGTERM);
-    for (Process& launcher : launchers_) {
-      const Result result = launcher.wait();
-      EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+    for (const Result& result : ends_of(launchers_, kExitRequeue)) {
       EXPECT_THAT(result.err, HasSubstr("got SIGTERM; exit code 75"));
     }
     expect_nothing_left();
@@ -331,8 +320,7 @@ class SoakHosts : public testing::LaunchedHosts {
     ASSERT_NE(last, std::string::npos);
     const int steps = std::atoi(out.c_str() + last + 12) + 50;
     for (const std::string name : {"job", "undisturbed"}) {
-      std::vector<Process> launchers;
-      for (int host = 0; host < kHosts; ++host) launchers.push_back(launcher_on(host, name, steps));
+      auto launchers = on_each(kHosts, [&, &of = name](int host) { return launcher_on(host, of, steps); });
       for (Process& launcher : launchers) {
         const Result result =
             launcher.wait(Deadline::after(testing::kPatience + std::chrono::milliseconds(20) * steps));
@@ -349,9 +337,6 @@ class SoakHosts : public testing::LaunchedHosts {
       const Result sockets = testing::run(hosts_->command(host, {"cat", "/proc/net/tcp", "/proc/net/tcp6"}));
       EXPECT_EQ(sockets.out.find(" 0A "), std::string::npos) << "host " << host << " listens:\n" << sockets.out;
     }
-    expect_whole_snapshots();
-  }
-  virtual void expect_whole_snapshots() {
     const Result verified = testing::run({LOCKSTEP_PROGRAM, "snapshots", "--verify", folder("job")});
     EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
   }
@@ -367,70 +352,6 @@ class SoakHosts : public testing::LaunchedHosts {
   std::size_t said_ = 0;            // bytes that the first host's launcher had said before the harm
 };
 
-class SoakDisks : public SoakHosts {
- protected:
-  void SetUp() override {
-    SoakHosts::SetUp();
-    if (IsSkipped()) return;
-    nnodes_ = "2:3";
-    for (const std::string name : {"job", "undisturbed"}) {
-      std::filesystem::create_directory(folder(name));
-      for (int host = 0; host < kHosts; ++host) {
-        on_host(host, {"mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder(name)});
-      }
-    }
-  }
-  std::int64_t shard() const override { return 1; }
-  // Each disk has a part of the last snapshot, and the weights at the end say that they were read.
-  void expect_whole_snapshots() override {}
-
-  void on_host(int host, const Words& command) {
-    const Result result = testing::run(hosts_->command(host, command));
-    EXPECT_EQ(result.exit_code, 0) << command.front() << ": " << result.err;
-  }
-  // The newest start is that of all hosts, and it takes steps.
-  [[nodiscard]] bool await_all_hosts() {
-    static const std::string kReport = "[rank 0] at ";
-    const bool is_whole = wait_until([&] {
-      const std::string said = first().err();
-      const auto newest = said.rfind(", start ");
-      return newest == said.npos || newest == said.rfind(" of " + std::to_string(kRanks) + ", start ") + 5;
-    });
-    return is_whole && first().await_output(kReport, occurrences(first().out(), kReport) + 3);
-  }
-
-  void fill_disk(int host, int victim, int reports) {
-    const std::string filler = folder("job") + "/filler";
-    on_host(host, {"sh", "-c", "cat /dev/zero >\"$0\" 2>/dev/null; true", filler});
-    ASSERT_TRUE(await_reports(reports));
-    ASSERT_EQ(kill(live_ranks(TRAINING_PROGRAM).at(victim), SIGKILL), 0);
-    EXPECT_TRUE(await_new_words("rank " + std::to_string(victim) + " failed first: "));
-    EXPECT_TRUE(await_all_hosts()) << "with the full disk";
-    on_host(host, {"rm", filler});
-  }
-  // The time is the harm: what it makes of the job may differ.
-  void send_away(int host, int how, std::chrono::milliseconds time) {
-    Process& launcher = launchers_[static_cast<std::size_t>(host)];
-    const auto pids = processes_of(launcher);
-    if (how == 0) {
-      launcher.send(SIGKILL);
-      launcher.wait();
-    } else if (how == 1) {
-      hosts_->cut(host);
-    } else {
-      for (const pid_t pid : pids) kill(pid, SIGSTOP);
-    }
-    std::this_thread::sleep_for(time);
-    if (how == 0) {
-      replace_launcher(host);
-    } else if (how == 1) {
-      hosts_->mend(host);
-    } else {
-      for (const pid_t pid : pids) kill(pid, SIGCONT);
-    }
-  }
-};
-
 const int kKills = static_cast<int>(setting("SOAK_KILLS", 12));
 const std::int64_t kSeed = 2 * setting("SOAK_SEED", 1);
 
@@ -442,34 +363,6 @@ TEST_F(SoakHosts, OfAFixedNumberGoOnAfterEachHarmToTheBitsOfAnUndisturbedRun) {
 TEST_F(SoakHosts, ThatMayComeAndGoEndWithTheBitsOfAnUndisturbedRun) {
   nnodes_ = "2:3";
   soak(kKills / 2, kSeed + 1);
-  if (!HasFailure()) expect_bits_of_an_undisturbed_run();
-}
-
-TEST_F(SoakDisks, ThatAreFullOrAwayForAWhileCostNoTraining) {
-  Generator random(static_cast<std::uint64_t>(kSeed) + 2);
-  const auto below = [&random](int limit) { return static_cast<int>(random.below(static_cast<std::uint64_t>(limit))); };
-  start_all(kEndless);
-  ASSERT_TRUE(await_start(kRanks));
-  ASSERT_TRUE(await_reports(3));
-  for (std::int64_t harm = 0; harm < setting("SOAK_KILLS", 4); ++harm) {
-    const int how = static_cast<int>(harm % 4);
-    const int host = how == 3 ? below(kHosts) : 1 + below(kHosts - 1);
-    const std::chrono::milliseconds away(2000 + below(8001));
-    const int victim = below(kRanks), reports = 1 + below(8);
-    constexpr std::array<const char*, 4> kWhat = {"has no launcher", "has no cable", "stands still", "has a full disk"};
-    const std::string what =
-        "host " + std::to_string(host) + " " + kWhat[static_cast<std::size_t>(how)] +
-        (how == 3 ? ", and rank " + std::to_string(victim) + " dies" : " for " + std::to_string(away.count()) + " ms");
-    SCOPED_TRACE(what);
-    std::printf("disks: %s\n", what.c_str());
-    std::fflush(stdout);
-    footprint_.look();
-    said_ = first().err().size();
-    how == 3 ? fill_disk(host, victim, reports) : send_away(host, how, away);
-    if (HasFailure()) return;
-    ASSERT_TRUE(await_all_hosts()) << new_words();
-  }
-  stop();
   if (!HasFailure()) expect_bits_of_an_undisturbed_run();
 }
 

@@ -42,8 +42,8 @@ struct Harm {
 
   std::string describe() const {
     return std::to_string(ranks) + " ranks over " + backend + ", " + signal.name + " to rank " +
-           std::to_string(victim) + " " + std::to_string(moment.count()) + " ms after " +
-           (trains ? "its first step" : "its start") + (survivors_speak ? ", SIGTERM ignored" : "") +
+           std::to_string(victim) + " " + std::to_string(moment.count()) + " ms after its " +
+           (trains ? "first step" : "start") + (survivors_speak ? ", SIGTERM ignored" : "") +
            (caught ? ", main catches" : "");
   }
 };
@@ -65,16 +65,16 @@ Harm draw(std::uint64_t seed) {
 
 void hurt_one(const Harm& harm) {
   testing::Footprint footprint;
-  e2e::Words program{SOAK_TRAIN, harm.backend};
-  if (harm.caught) program.push_back("caught");
+  e2e::Words program{RANK_PROGRAM, "backend:" + harm.backend};
+  if (harm.caught) program.push_back("catch");
+  if (harm.survivors_speak) program.push_back("ignore:15");
   testing::Variables environment;
-  if (harm.survivors_speak) environment["SOAK_IGNORES_TERM"] = "1";
   const bool stops = harm.signal.number == SIGSTOP;
   if (stops) environment["LOCKSTEP_LIVENESS"] = "on";
   // The survivors have the grace to speak. Of a rank that is stopped they hear after 3 s, and the launcher waits for it
   // too.
-  e2e::Job job(harm.ranks, program, {"--grace", stops ? "3" : "20"}, environment);
-  const auto ranks = [] { return testing::live_ranks(SOAK_TRAIN); };
+  e2e::Job job(harm.ranks, e2e::joined(program, {"init", "train"}), {"--grace", stops ? "3" : "20"}, environment);
+  const auto ranks = [] { return testing::live_ranks(RANK_PROGRAM); };
   ASSERT_TRUE(wait_until([&] { return ranks().contains(harm.victim); })) << "it did not start";
   const pid_t pid = ranks().at(harm.victim);
   if (harm.trains) {

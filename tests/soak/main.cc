@@ -51,26 +51,21 @@ constexpr std::size_t kMemoryBound = 2 * 2 * (kStored + kHeld);
 constexpr std::size_t kLinesIn10Seconds = 2 * 22;
 
 struct Options {
-  int seconds = 1800;
+  std::uint64_t seconds = 1800;
   std::uint64_t seed = 1;
   bool any_memory = false;
 };
 
 Options parse(int count, char** arguments) {
   Options options;
-  const auto number = [&](int& i) {
-    const auto value = ++i < count ? parse_int(arguments[i]) : std::nullopt;
-    if (!value || *value < 1) throw InvalidArgument(fmt::format("{} wants a positive number", arguments[i - 1]));
-    return *value;
-  };
   for (int i = 1; i < count; ++i) {
     const std::string_view name = arguments[i];
-    if (name == "--seconds") {
-      options.seconds = static_cast<int>(number(i));
-    } else if (name == "--seed") {
-      options.seed = static_cast<std::uint64_t>(number(i));
-    } else if (name == "--any-memory") {
+    const std::int64_t value = i + 1 < count ? parse_int(arguments[i + 1]).value_or(0) : 0;
+    if (name == "--any-memory") {
       options.any_memory = true;
+    } else if ((name == "--seconds" || name == "--seed") && value >= 1) {
+      (name == "--seed" ? options.seed : options.seconds) = static_cast<std::uint64_t>(value);
+      ++i;
     } else {
       throw InvalidArgument(fmt::format("'{}': usage: soak_store [--seconds N] [--seed N] [--any-memory]", name));
     }

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 
 namespace lockstep::e2e {
@@ -81,8 +80,6 @@ bool perform_plain(const Action& action) {
   } else if (name == "flood") {
     for (int i = 0; i < number; ++i) std::printf("line %d of rank %d\n", i, own_rank());
     std::fflush(stdout);
-  } else if (name == "bar") {
-    for (int i = 1; i <= number; ++i) std::fprintf(stderr, "step %d/%d\r", i, number);
   } else if (name == "env") {
     const char* text = std::getenv(value.c_str());
     say(value + "=" + (text == nullptr ? "(unset)" : text) + "\n");
@@ -125,8 +122,6 @@ bool perform_plain(const Action& action) {
     std::exit(number);
   } else if (name == "exit-now") {
     _exit(number);
-  } else if (name == "close-from") {
-    close_range(static_cast<unsigned>(number), ~0U, 0);
   } else if (name == "hang") {
     while (true) pause();
   } else {
