@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
+#include <optional>
 
 #include "tests/e2e/mpi.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
@@ -40,32 +41,52 @@ int count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-class Suite : public ::testing::TestWithParam<int> {};
+// What the rank program says, and how often: once on each rank.
+struct Launch {
+  const char* name;
+  int ranks;
+  std::vector<std::string> what;
+  std::vector<std::string> says;
+  std::optional<int> exit_code = 0;
+  bool is_asked_for = true;  // the backend is
+};
+class MpiRun : public ::testing::TestWithParam<Launch> {};
+INSTANTIATE_TEST_SUITE_P(
+    Processes, MpiRun,
+    ::testing::Values(
+        Launch{"PassesTheSuite", 3, {"suite"}, {"backend mpi", "suite passed"}},
+        Launch{"IsStartedOnceAndServesOneGroupAfterTheOther", 3, {"groups"}, {"3 groups done"}},
+        Launch{"GroupsWithinItShareMemoryOnOneHost", 4, {"split", "halves"}, {"backend mpi", "subgroup over shm"}},
+        Launch{"OnOneHostAutoTakesSharedMemory", 2, {"groups"}, {"backend shm"}, 0, false},
+        Launch{"AGroupThatAStaticHoldsEndsInOrder", 3, {"global"}, {"returning"}},
+        Launch{"AnAbortIsEveryRanksFirstCause",
+               3,
+               {"loop", "abort"},
+               {"cause kind=aborted rank=1 ", "PeerLost: rank 1 is out of disk"},
+               {}},
+        Launch{"AProcessWhoseGroupHasFailedGetsNoOther",
+               2,
+               {"again"},
+               {"refused: ", "a group of this process has failed", "restart the process"},
+               {}}),
+    [](const auto& test) { return std::string(test.param.name); });
 
-INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(3));
-
-TEST_P(Suite, Passes) {
+TEST_P(MpiRun, SaysOnEachRankWhatItShould) {
   LOCKSTEP_NEEDS_MPIRUN();
+  const Launch& wanted = GetParam();
+  std::vector<std::string> program{CONFORMANCE_RANK};
+  program.insert(program.end(), wanted.what.begin(), wanted.what.end());
   const Result result =
-      run_process(job(GetParam(), {CONFORMANCE_RANK, "suite"}), Deadline::after(std::chrono::seconds(200)));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(count_of(result.out, "backend mpi"), GetParam()) << result.out;
-  EXPECT_EQ(count_of(result.out, "suite passed"), GetParam()) << result.out;
-}
-
-TEST(Mpi, IsStartedOnceAndServesOneGroupAfterTheOther) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(3, {CONFORMANCE_RANK, "groups"}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(count_of(result.out, "3 groups done"), 3) << result.out;
-}
-
-TEST(Mpi, GroupsWithinItShareMemoryOnOneHost) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(4, {CONFORMANCE_RANK, "split", "halves"}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(count_of(result.out, "backend mpi"), 4) << result.out;
-  EXPECT_EQ(count_of(result.out, "subgroup over shm"), 4) << result.out;
+      run_process(job(wanted.ranks, std::move(program), wanted.is_asked_for ? under_mpirun() : e2e::mpi_variables()),
+                  Deadline::after(std::chrono::seconds(200)));
+  if (wanted.exit_code) {
+    EXPECT_EQ(result.exit_code, *wanted.exit_code) << result.out << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("warning")));
+  }
+  for (const std::string& text : wanted.says) {
+    EXPECT_EQ(count_of(result.out, text), wanted.ranks) << text << " in " << result.out << result.err;
+  }
+  EXPECT_EQ(count_of(result.out, "another group"), 0);
 }
 
 // MPI would start, and each rank would be alone in its world.
@@ -76,13 +97,6 @@ TEST(Mpi, IsRefusedUnderAnyOtherLauncher) {
     EXPECT_THAT(result.err, AllOf(HasSubstr("backend 'mpi' needs ranks that mpirun started"),
                                   HasSubstr("RANK and WORLD_SIZE"), HasSubstr("start with mpirun")));
   }
-}
-
-TEST(Mpi, OnOneHostAutoTakesSharedMemory) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(2, {CONFORMANCE_RANK, "groups"}, e2e::mpi_variables()));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(count_of(result.out, "backend shm"), 2) << result.out;
 }
 
 // mpirun ends the others, so what they had to say may be cut off; what is left must name the one that died.
@@ -100,61 +114,31 @@ TEST(Mpi, AKilledRankEndsTheJobAndNothingIsLeft) {
 }
 
 // exit() runs what ends MPI, which must not wait for the other ranks: they wait for this one.
-class ExitInTraining : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Mpi, ExitInTraining, ::testing::Values("exit7", "quick7"));
-
-TEST_P(ExitInTraining, EndsTheJobAtOnceWithItsExitCode) {
+TEST(Mpi, AnExitInTrainingEndsTheJobAtOnceWithItsExitCode) {
   LOCKSTEP_NEEDS_MPIRUN();
-  Footprint footprint;
-  const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", GetParam()}));
-  EXPECT_EQ(result.exit_code, 7) << result.out << result.err;
-  EXPECT_THAT(result.err, Not(HasSubstr("MPI_Finalize has not returned"))) << result.out;
-  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+  for (const std::string how : {"exit7", "quick7"}) {
+    Footprint footprint;
+    const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", how}));
+    EXPECT_EQ(result.exit_code, 7) << result.out << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("MPI_Finalize has not returned"))) << result.out;
+    EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+  }
 }
 
-TEST(Mpi, AGroupThatAStaticHoldsEndsInOrder) {
+// MPI_Init waits for every rank, and knows no deadline. Where liveness does not name the rank the timeout does, which
+// is else five minutes.
+TEST(Mpi, ARankThatStandsStillBeforeMpiStartsIsNamedOrWaitedForUntilTheTimeout) {
   LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(3, {CONFORMANCE_RANK, "global"}));
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_EQ(count_of(result.out, "returning"), 3) << result.out;
-  EXPECT_THAT(result.err, Not(HasSubstr("warning"))) << result.err;
-}
-
-TEST(Mpi, AnAbortIsEveryRanksFirstCause) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", "abort"}));
-  EXPECT_EQ(count_of(result.out, "cause kind=aborted rank=1 "), 3) << result.out << result.err;
-  EXPECT_EQ(count_of(result.out, "PeerLost: rank 1 is out of disk"), 3) << result.out << result.err;
-}
-
-// MPI_Init waits for every rank, and knows no deadline. The job's does not help rank 0: it is five minutes.
-TEST(Mpi, ARankThatStandsStillBeforeMpiStartsIsNamed) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  Variables variables = under_mpirun();
-  variables["LOCKSTEP_LIVENESS"] = "on";
-  const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("failed: rank 1 (host "), HasSubstr("stopped answering")));
-}
-
-TEST(Mpi, WhoWaitsForMpiToStartDoesSoUntilTheTimeout) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  Variables variables = under_mpirun();
-  variables["LOCKSTEP_LIVENESS"] = "off";
-  variables["LOCKSTEP_TIMEOUT"] = "8";  // of the start too, which may take a while
-  const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (host "), HasSubstr("MPI_Init, which waits for every rank"),
-                                HasSubstr("of 8 s"), HasSubstr("raise the timeout")));
-}
-
-TEST(Mpi, AProcessWhoseGroupHasFailedGetsNoOther) {
-  LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(2, {CONFORMANCE_RANK, "again"}));
-  EXPECT_THAT(result.out, AllOf(HasSubstr("refused: "), HasSubstr("a group of this process has failed"),
-                                HasSubstr("restart the process")))
-      << result.err;
-  EXPECT_EQ(count_of(result.out, "another group"), 0);
+  const auto error_with = [](Variables variables) {
+    variables.merge(under_mpirun());
+    const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
+    EXPECT_NE(result.exit_code, 0);
+    return result.err;
+  };
+  expect_text(error_with({{"LOCKSTEP_LIVENESS", "on"}}), {"failed: rank 1 (host ", "stopped answering"});
+  // Of the start too, which may take a while.
+  expect_text(error_with({{"LOCKSTEP_LIVENESS", "off"}, {"LOCKSTEP_TIMEOUT", "8"}}),
+              {"rank 0 (host ", "MPI_Init, which waits for every rank", "of 8 s", "raise the timeout"});
 }
 
 }  // namespace

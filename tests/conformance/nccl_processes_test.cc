@@ -19,13 +19,12 @@ RankProcesses start(int ranks, std::vector<std::string> what, Variables environm
 
 TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
   // Rank 1's network is gone, and its abort does not return.
-  const Variables stuck = {{"LOCKSTEP_FAKE_NCCL", "all_reduce=remote@5:rank1;abort=block:rank1"}};
-  Variables watched = stuck;
-  watched["LOCKSTEP_FAILURE_WATCHDOG"] = "1";
-  Variables left_alone = stuck;
-  left_alone["LOCKSTEP_FAILURE_WATCHDOG"] = "off";
-  RankProcesses with = start(2, {"loop", "quiet"}, watched);
-  RankProcesses without = start(2, {"loop", "quiet"}, left_alone);
+  const auto stuck = [](const char* watchdog) {
+    return start(2, {"loop", "quiet"},
+                 {{"LOCKSTEP_FAKE_NCCL", "all_reduce=remote@5:rank1;abort=block:rank1"},
+                  {"LOCKSTEP_FAILURE_WATCHDOG", watchdog}});
+  };
+  RankProcesses with = stuck("1"), without = stuck("off");
 
   auto results = with.wait();
   EXPECT_EQ(results[0].exit_code, 3) << results[0].err;
@@ -83,15 +82,6 @@ TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
   }
 }
 
-TEST(NcclGpus, OneIsForOneRank) {
-  RankProcesses both = start(2, {"groups"}, {{"LOCKSTEP_DEVICE", "cuda:0"}});
-  for (const Result& result : both.wait()) {
-    EXPECT_EQ(result.exit_code, 1) << result.out;
-    expect_text(result.err,
-                {"rank 0 (host ", " and rank 1 (host ", "are both on GPU-fa6ec0da-", "--oversubscribe-gpu"});
-  }
-}
-
 TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
   const std::string program = std::string("NCCL_HOSTID=rank$RANK exec ") + CONFORMANCE_RANK + " groups";
   RankProcesses ranks(
@@ -105,20 +95,18 @@ TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
 }
 
 TEST(NcclGpus, WhatIsMissingIsNamed) {
-  RankProcesses no_gpu = start(2, {"groups"}, {{"LOCKSTEP_FAKE_GPUS", "0"}});
-  RankProcesses no_nccl = start(2, {"groups"}, {{"LOCKSTEP_NCCL_LIB", "/nowhere/libnccl.so.2"}});
-  RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=22605"}});
-  for (const Result& result : no_gpu.wait()) {
-    EXPECT_EQ(result.exit_code, 1);
-    expect_text(result.err, {"backend 'nccl' was asked for"});
-  }
-  for (const Result& result : no_nccl.wait()) {
-    EXPECT_EQ(result.exit_code, 1);
-    expect_text(result.err, {"/nowhere/libnccl.so.2", "install libnccl2"});
-  }
-  for (const Result& result : old_nccl.wait()) {
-    EXPECT_EQ(result.exit_code, 1);
-    expect_text(result.err, {"is NCCL 2.26.5, and 2.27.3 or newer is needed"});
+  const std::pair<Variables, std::vector<std::string>> cases[] = {
+      {{{"LOCKSTEP_FAKE_GPUS", "0"}}, {"backend 'nccl' was asked for"}},
+      {{{"LOCKSTEP_NCCL_LIB", "/nowhere/libnccl.so.2"}}, {"/nowhere/libnccl.so.2", "install libnccl2"}},
+      {{{"LOCKSTEP_FAKE_NCCL", "version=22605"}}, {"is NCCL 2.26.5, and 2.27.3 or newer is needed"}},
+      {{{"LOCKSTEP_DEVICE", "cuda:0"}},
+       {"rank 0 (host ", " and rank 1 (host ", "are both on GPU-fa6ec0da-", "--oversubscribe-gpu"}}};
+  for (const auto& [environment, says] : cases) {
+    RankProcesses ranks = start(2, {"groups"}, environment);
+    for (const Result& result : ranks.wait()) {
+      EXPECT_EQ(result.exit_code, 1) << result.out;
+      for (const std::string& text : says) expect_text(result.err, {text});
+    }
   }
 }
 

@@ -97,7 +97,8 @@ TEST(Failures, DroppedArenasAreGoneBeforeTheNextIsMade) {
   });
 }
 
-TEST(Failures, WhoGivesUpTheBootstrapDoesNotKeepTheOthersWaiting) {
+// Of ranks that do not come to the bootstrap, or have given it up.
+TEST(Failures, WhoIsMissedAtTheBootstrapIsNamedAndWhoGivesItUpDoesNotKeepTheOthersWaiting) {
   GroupContext context;
   context.store = std::make_shared<store::HashStore>();
   context.timeout = 60s;
@@ -108,15 +109,10 @@ TEST(Failures, WhoGivesUpTheBootstrapDoesNotKeepTheOthersWaiting) {
   context.identity.rank = 0;
   expect_text(error_of<BackendUnavailable>([&] { shm::backend().create(context, Deadline::after(60s)); }),
               {"rank 1 (host here, pid 4712)", timeout.c_str()});
-}
-
-TEST(Failures, ARankThatDoesNotComeToTheBootstrapIsNamed) {
-  GroupContext context;
   context.store = std::make_shared<store::HashStore>();
-  context.timeout = 10s;
-  for (int r = 0; r < 3; ++r) context.roster.push_back({r, r, 4711 + r, "here", boot_id()});
-  const std::string text = error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(200ms)); });
-  expect_text(text, {"rank 1 (host here, pid 4712)", "rank 2 (host here, pid 4713)", "shared memory"});
+  context.roster.push_back({2, 2, 4713, "here", boot_id()});
+  expect_text(error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(200ms)); }),
+              {"rank 1 (host here, pid 4712)", "rank 2 (host here, pid 4713)", "shared memory"});
 }
 
 TEST(Failures, RanksOnSeveralHostsAreRefused) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <latch>
 #include <string_view>
 
@@ -58,36 +57,6 @@ TEST(SubgroupFailures, ATimeoutIsItsGroupsAlone) {
     const Group again = group->split(rank / 2);
     expect_usable(*again);
     if (rank < 2) expect_usable(*half);
-  });
-}
-
-TEST(SubgroupFailures, AMismatchIsItsGroupsAlone) {
-  std::array<Cause, 3> causes;  // by the rank in the group
-  run_ranks(4, [&](const Group& group) {
-    const Group three = group->new_group({3, 1, 0}, {.name = "three"});
-    std::vector<float> x(10);
-    if (three) {
-      causes[static_cast<std::size_t>(three->rank())] = cause_of<Mismatch>([&] {
-        if (three->rank() == 1) three->broadcast(view(x), 1).wait();
-        three->all_reduce(view(x)).wait();
-      });
-    }
-    expect_usable(*group);
-  });
-  expect_one_cause(causes,
-                   {.kind = Cause::Kind::mismatch, .sequence = 1, .text = "group 'three' (ranks 0, 1 and 3): "});
-}
-
-TEST(SubgroupFailures, AnAbortIsItsGroupsAlone) {
-  std::latch made(3);
-  run_ranks(3, [&](const Group& group) {
-    const Group all = group->split(0, 0, {.name = "all"});
-    made.arrive_and_wait();
-    if (group->rank() == 1) all->abort("the disk is full");
-    expect_failure<PeerLost>(
-        [&] { two_barriers(*all); },
-        {.kind = Cause::Kind::aborted, .rank = 1, .reporter = 1, .text = "group 'all' (ranks 0-2): the disk is full"});
-    expect_usable(*group);
   });
 }
 
@@ -193,6 +162,7 @@ TEST(SubgroupFailures, GroupsOfTheSameRanksFailByThemselves) {
                                                          .reporter = 0,
                                                          .text = "group 'a' (ranks 0 and 1): a has had enough"});
     expect_usable(*b);
+    expect_usable(*group);
   });
 }
 

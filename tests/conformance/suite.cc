@@ -10,9 +10,9 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 
 #include "lockstep/base/error.h"
-#include "tests/conformance/expected.h"
 #include "tests/conformance/memory.h"
 
 namespace lockstep::testing {
@@ -22,6 +22,45 @@ namespace {
 constexpr std::int64_t kCounts[] = {0, 1, 7, 64, 257, 5000, 40001};
 constexpr std::int64_t kLargest = 40001;
 constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+// What the collectives must give, as closed formulas of rank and element.
+//
+// Rank r gives value(r, i) at element i: small integers from 1 to 4, so that every dtype holds them, and their sums
+// over 8 ranks, exactly.
+int value(int rank, std::int64_t element) { return 1 + static_cast<int>((rank + element + element / 7) % 4); }
+
+// The reduction of all ranks' values at an element.
+double reduced(ReduceOp op, int ranks, std::int64_t element) {
+  double result = value(0, element);
+  for (int r = 1; r < ranks; ++r) {
+    const double next = value(r, element);
+    switch (op) {
+      case ReduceOp::sum:
+      case ReduceOp::avg: result += next; break;
+      case ReduceOp::min: result = std::fmin(result, next); break;
+      case ReduceOp::max: result = std::fmax(result, next); break;
+      case ReduceOp::product: result *= next; break;
+    }
+  }
+  return op == ReduceOp::avg ? result / ranks : result;
+}
+
+// Conversions between what a dtype stores and a number. from_number() rounds as the collectives must: floats to
+// nearest, integers towards zero and, for sums and products, modulo their range.
+template <typename T>
+double to_number(T x) {
+  return static_cast<double>(x);
+}
+double to_number(bfloat16 x) { return to_float(x); }
+double to_number(float16 x) { return to_float(x); }
+
+template <typename T>
+T from_number(double x) {
+  if constexpr (std::is_same_v<T, bfloat16>) return to_bfloat16(static_cast<float>(x));
+  if constexpr (std::is_same_v<T, float16>) return to_float16(static_cast<float>(x));
+  if constexpr (std::is_same_v<T, std::uint8_t>) return static_cast<T>(static_cast<std::int64_t>(x));
+  if constexpr (std::is_arithmetic_v<T>) return static_cast<T>(x);
+}
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
@@ -311,14 +350,13 @@ void with_type(DType dtype, Run check) {
   }
 }
 
-template <typename Error, typename Call>
-void require_refusal(const char* what, Call call) {
+template <typename Call>
+void refused(const char* what, Call call) {
   try {
     static_cast<void>(call());
-  } catch (const Error& error) {
-    require(std::string(error.what()).size() > 20,
-            fmt::format("{}: the message '{}' says too little", what, error.what()));
-    return;
+  } catch (const InvalidArgument& error) {
+    return require(std::string(error.what()).size() > 20,
+                   fmt::format("{}: the message '{}' says too little", what, error.what()));
   }
   throw std::runtime_error(fmt::format("{} was not refused", what));
 }
@@ -334,18 +372,18 @@ void check_counts(ProcessGroup& group, DType dtype, std::span<const std::int64_t
   with_type(dtype, [&](auto zero) { Check<decltype(zero)>(group, Memory::user, counts, kSumAndAvg, shift).all(); });
 }
 
-void check_weights(ProcessGroup& group, Memory memory) {
-  check_weights_of<float>(group, memory);
-  check_weights_of<double>(group, memory);
-  check_weights_of<bfloat16>(group, memory);
-  check_weights_of<float16>(group, memory);
+template <typename Run>
+void with_each_float(Run check) {
+  check(float{});
+  check(double{});
+  check(bfloat16{});
+  check(float16{});
 }
-
+void check_weights(ProcessGroup& group, Memory memory) {
+  with_each_float([&](auto zero) { check_weights_of<decltype(zero)>(group, memory); });
+}
 void check_shards(ProcessGroup& group, Memory memory) {
-  check_shards_of<float>(group, memory);
-  check_shards_of<double>(group, memory);
-  check_shards_of<bfloat16>(group, memory);
-  check_shards_of<float16>(group, memory);
+  with_each_float([&](auto zero) { check_shards_of<decltype(zero)>(group, memory); });
 }
 
 void check_notes(ProcessGroup& group, Memory memory) {
@@ -427,43 +465,51 @@ void check_overlap(ProcessGroup& group, Memory memory) {
   }
 }
 
-// In the program's order: of each two ranks the lower one sends first, and all go through the pairs in one order.
-void check_messages_in_order(ProcessGroup& group, Memory memory) {
+// Between all pairs, itself included, received in another order of tags than sent, and all sent first. On nccl, where
+// messages keep the program's order: of each two ranks the lower one sends first, and all go through the pairs in one
+// order.
+void check_messages(ProcessGroup& group, Memory memory) {
   const int rank = group.rank();
   const int size = group.size();
+  const bool is_in_order = group.backend() == "nccl";
   constexpr std::int64_t kSizes[] = {0, 5, kLargest, 100};
+  constexpr int kEach = std::size(kSizes);
   Room room(group, memory, static_cast<std::size_t>(size) * 2 * (3 * kLargest * 4 + 1024) + 1024);
   std::vector<std::span<float>> sent;
   std::vector<std::span<float>> received;
-  for (int peer = 0; peer < size; ++peer) {
-    for (const std::int64_t count : kSizes) {
-      sent.push_back(room.take<float>(count));
-      std::fill(sent.back().begin(), sent.back().end(), static_cast<float>(rank * 100 + peer));
-      received.push_back(room.take<float>(count));
-    }
+  for (int k = 0; k < size * kEach; ++k) {
+    sent.push_back(room.take<float>(kSizes[k % kEach]));
+    std::fill(sent.back().begin(), sent.back().end(), static_cast<float>(rank * 1000 + k));
+    received.push_back(room.take<float>(kSizes[k % kEach]));
   }
   room.bring();
   std::vector<Work> works;
-  const auto exchange = [&](int peer, bool sends) {
-    for (std::size_t k = 0; k < std::size(kSizes); ++k) {
-      const auto at = static_cast<std::size_t>(peer) * std::size(kSizes) + k;
-      works.push_back(sends ? group.send(room.view(sent[at]), peer) : group.recv(room.view(received[at]), peer));
-    }
+  const auto exchange = [&](int peer, int which, bool sends) {
+    const auto at = static_cast<std::size_t>(peer * kEach + which);
+    const int tag = is_in_order ? 0 : which;
+    works.push_back(sends ? group.send(room.view(sent[at]), peer, tag)
+                          : group.recv(room.view(received[at]), peer, tag));
   };
-  for (int first = 0; first < size; ++first) {
+  for (int first = 0; first < size && is_in_order; ++first) {
     for (int second = first + 1; second < size; ++second) {
       if (rank != first && rank != second) continue;
-      const int peer = rank == first ? second : first;
-      exchange(peer, rank == first);
-      exchange(peer, rank != first);
+      for (const bool sends : {rank == first, rank != first}) {
+        for (int k = 0; k < kEach; ++k) exchange(rank == first ? second : first, k, sends);
+      }
+    }
+  }
+  for (const bool sends : {true, false}) {
+    for (int peer = 0; peer < size && !is_in_order; ++peer) {
+      for (int k = 0; k < kEach; ++k) exchange(peer, sends ? k : kEach - 1 - k, sends);
     }
   }
   room.fetch(works);
-  for (int peer = 0; peer < size; ++peer) {
-    for (std::size_t k = 0; k < std::size(kSizes) && peer != rank; ++k) {
-      for (const float x : received[static_cast<std::size_t>(peer) * std::size(kSizes) + k]) {
-        require(x == static_cast<float>(peer * 100 + rank), fmt::format("a message {} -> {} holds {}", peer, rank, x));
-      }
+  for (int k = 0; k < size * kEach; ++k) {
+    const int peer = k / kEach;
+    if (is_in_order && peer == rank) continue;
+    for (const float x : received[static_cast<std::size_t>(k)]) {
+      require(x == static_cast<float>(peer * 1000 + rank * kEach + k % kEach),
+              fmt::format("message {} of {} -> {} holds {}", k % kEach, peer, rank, x));
     }
   }
   // Around a ring, which rank 0 begins and ends; more of them than a channel holds.
@@ -482,50 +528,6 @@ void check_messages_in_order(ProcessGroup& group, Memory memory) {
   require(size == 1 || in == out, "messages of one tag came out of order");
 }
 
-// In any order and by tag too, but on nccl, where messages keep the program's order.
-void check_messages(ProcessGroup& group, Memory memory) {
-  check_messages_in_order(group, memory);
-  if (group.backend() == "nccl") return;
-  const int rank = group.rank();
-  const int size = group.size();
-  Room room(group, memory, static_cast<std::size_t>(size) * 2 * (3 * kLargest * 4 + 1024) + 1024);
-  constexpr std::int64_t kSizes[] = {0, 5, kLargest, 100};
-  // From each to each, itself included, received in another order of tags than sent, and all sent first.
-  std::vector<Work> works;
-  std::vector<std::span<float>> sent;
-  std::vector<std::span<float>> received;
-  for (int peer = 0; peer < size; ++peer) {
-    for (int tag = 0; tag < 4; ++tag) {
-      sent.push_back(room.take<float>(kSizes[tag]));
-      std::fill(sent.back().begin(), sent.back().end(), static_cast<float>(rank * 1000 + peer * 100 + tag));
-    }
-  }
-  for (int peer = 0; peer < size; ++peer) {
-    for (int tag = 3; tag >= 0; --tag) received.push_back(room.take<float>(kSizes[tag]));
-  }
-  room.bring();
-  for (int peer = 0; peer < size; ++peer) {
-    for (int tag = 0; tag < 4; ++tag) {
-      works.push_back(group.send(room.view(sent[static_cast<std::size_t>(peer * 4 + tag)]), peer, tag));
-    }
-  }
-  for (int peer = 0; peer < size; ++peer) {
-    for (int tag = 3; tag >= 0; --tag) {
-      works.push_back(group.recv(room.view(received[static_cast<std::size_t>(peer * 4 + 3 - tag)]), peer, tag));
-    }
-  }
-  room.fetch(works);
-  for (int peer = 0; peer < size; ++peer) {
-    for (int tag = 3; tag >= 0; --tag) {
-      for (const float x : received[static_cast<std::size_t>(peer * 4 + 3 - tag)]) {
-        const auto wanted = static_cast<float>(peer * 1000 + rank * 100 + tag);
-        require(x == wanted,
-                fmt::format("message {} -> {} with tag {} holds {}, wanted {}", peer, rank, tag, x, wanted));
-      }
-    }
-  }
-}
-
 void check_refusals(ProcessGroup& group) {
   const int size = group.size();
   std::vector<float> memory(static_cast<std::size_t>(4 * size + 4));
@@ -534,46 +536,41 @@ void check_refusals(ProcessGroup& group) {
   const BufferView part(all.last(2));
   std::vector<std::int32_t> integers(2);
   const BufferView wrong_type{std::span(integers)};
-  using Bad = InvalidArgument;
-  require_refusal<Bad>("root -1", [&] { return group.broadcast(part, -1); });
-  require_refusal<Bad>("root size", [&] { return group.reduce(part, size); });
-  require_refusal<Bad>("gather root", [&] { return group.gather(part, whole, size); });
-  require_refusal<Bad>("scatter root", [&] { return group.scatter(whole, part, -2); });
-  require_refusal<Bad>("null memory", [&] { return group.all_reduce(BufferView(nullptr, 3, DType::f32)); });
-  require_refusal<Bad>("negative count", [&] { return group.all_reduce(BufferView(memory.data(), -1, DType::f32)); });
+  refused("root -1", [&] { return group.broadcast(part, -1); });
+  refused("root size", [&] { return group.reduce(part, size); });
+  refused("gather root", [&] { return group.gather(part, whole, size); });
+  refused("scatter root", [&] { return group.scatter(whole, part, -2); });
+  refused("null memory", [&] { return group.all_reduce(BufferView(nullptr, 3, DType::f32)); });
+  refused("negative count", [&] { return group.all_reduce(BufferView(memory.data(), -1, DType::f32)); });
   // Its bytes, and at four ranks its parts, are a small number once they have wrapped around.
   constexpr std::int64_t kAbsurd = (std::int64_t{1} << 62) + 1;
-  require_refusal<Bad>("absurd bytes",
-                       [&] { return group.all_reduce(BufferView(memory.data(), kAbsurd, DType::f32)); });
-  require_refusal<Bad>("absurd parts", [&] {
+  refused("absurd bytes", [&] { return group.all_reduce(BufferView(memory.data(), kAbsurd, DType::f32)); });
+  refused("absurd parts", [&] {
     return group.all_gather(BufferView(memory.data(), kAbsurd, DType::u8), BufferView(&memory[1], size, DType::u8));
   });
-  require_refusal<Bad>("device", [&] {
-    return group.all_reduce(BufferView(memory.data(), 1, DType::f32, {DeviceKind::cuda, 0}));
-  });
-  require_refusal<Bad>("all_gather sizes", [&] {
-    return group.all_gather(part, BufferView(all.first(static_cast<std::size_t>(2 * size + 1))));
-  });
-  require_refusal<Bad>("all_gather dtypes", [&] { return group.all_gather(wrong_type, whole); });
-  require_refusal<Bad>("overlap", [&] {
+  refused("device", [&] { return group.all_reduce(BufferView(memory.data(), 1, DType::f32, {DeviceKind::cuda, 0})); });
+  refused("all_gather sizes",
+          [&] { return group.all_gather(part, BufferView(all.first(static_cast<std::size_t>(2 * size + 1)))); });
+  refused("all_gather dtypes", [&] { return group.all_gather(wrong_type, whole); });
+  refused("overlap", [&] {
     return group.all_gather(BufferView(all.subspan(static_cast<std::size_t>(2 * group.rank() + 1), 2)), whole);
   });
-  require_refusal<Bad>("reduce_scatter sizes", [&] { return group.reduce_scatter(BufferView(all.first(1)), part); });
-  require_refusal<Bad>("all_to_all overlap", [&] { return group.all_to_all(whole, whole); });
-  require_refusal<Bad>("weight with max", [&] { return group.all_reduce(part, {.op = ReduceOp::max, .weight = 1}); });
-  require_refusal<Bad>("unit 0", [&] { return group.all_reduce(part, {.weight = 1, .unit = 0}); });
-  require_refusal<Bad>("unit without weight", [&] { return group.all_reduce(part, {.unit = 2}); });
+  refused("reduce_scatter sizes", [&] { return group.reduce_scatter(BufferView(all.first(1)), part); });
+  refused("all_to_all overlap", [&] { return group.all_to_all(whole, whole); });
+  refused("weight with max", [&] { return group.all_reduce(part, {.op = ReduceOp::max, .weight = 1}); });
+  refused("unit 0", [&] { return group.all_reduce(part, {.weight = 1, .unit = 0}); });
+  refused("unit without weight", [&] { return group.all_reduce(part, {.unit = 2}); });
   std::int64_t total = 0;
-  require_refusal<Bad>("total without weight", [&] { return group.all_reduce(part, {.total_on_device = &total}); });
-  require_refusal<Bad>("weight below 0", [&] { return group.all_reduce(part, {.weight = -1}); });
-  require_refusal<Bad>("weight of integers", [&] { return group.all_reduce(wrong_type, {.weight = 1}); });
+  refused("total without weight", [&] { return group.all_reduce(part, {.total_on_device = &total}); });
+  refused("weight below 0", [&] { return group.all_reduce(part, {.weight = -1}); });
+  refused("weight of integers", [&] { return group.all_reduce(wrong_type, {.weight = 1}); });
   const std::vector<NoteField> too_long(kMostNoteFields + 1);
-  require_refusal<Bad>("note too long", [&] { return group.all_reduce(part, {.note = too_long}); });
+  refused("note too long", [&] { return group.all_reduce(part, {.note = too_long}); });
   const std::vector<NoteField> no_operation{{static_cast<NoteOp>(0)}};
-  require_refusal<Bad>("note without operation", [&] { return group.all_reduce(part, {.note = no_operation}); });
-  require_refusal<Bad>("destination", [&] { return group.send(part, size); });
-  require_refusal<Bad>("source", [&] { return group.recv(part, -1); });
-  require_refusal<Bad>("tag", [&] { return group.send(part, 0, -1); });
+  refused("note without operation", [&] { return group.all_reduce(part, {.note = no_operation}); });
+  refused("destination", [&] { return group.send(part, size); });
+  refused("source", [&] { return group.recv(part, -1); });
+  refused("tag", [&] { return group.send(part, 0, -1); });
   float one = 1;
   group.all_reduce(BufferView(std::span(&one, 1))).wait();
   require(one == static_cast<float>(size), "a refused argument has harmed the group");
