@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every state in which a loss of power or a kill can leave the folder: what was durable is found, nothing torn is taken
-// for whole, and the next run tidies up.
+// Every state in which a loss of power can leave the folder: what was durable is found, nothing torn is taken for
+// whole, and the next run tidies up. And what a job meets on its way: a full disk, a folder that it may not write, no
+// descriptors, a folder that has gone.
 //
 // A bound that is not the model's own: all bytes that are not synced share one fate (whole, half, none or zeros).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <set>
@@ -18,6 +22,8 @@
 
 #include "lockstep/base/error.h"
 #include "tests/support/child.h"
+#include "tests/support/error_of.h"
+#include "tests/support/limited_to.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/disk_model.h"
@@ -26,8 +32,12 @@
 namespace lockstep::checkpoint::crash_states_test {
 namespace {
 
+using lockstep::testing::Child, lockstep::testing::errno_of, lockstep::testing::error_of,
+    lockstep::testing::expect_text, lockstep::testing::kSanitized, lockstep::testing::LimitedTo,
+    lockstep::testing::TemporaryFolder;
+using ::testing::ElementsAre;
+
 namespace fs = std::filesystem;
-using lockstep::testing::Child, lockstep::testing::kSanitized, lockstep::testing::TemporaryFolder;
 
 // Calls `heard` before each operation, for a scope.
 class Observed {
@@ -38,40 +48,35 @@ class Observed {
   Observed& operator=(const Observed&) = delete;
 };
 
-// Runs a body in a real folder, and says what it has done to the disk before each of its operations, and at its end.
-class Recording {
- public:
-  // `root`: of the disk; its content is `before`'s.
-  Recording(const fs::path& root, DiskModel before, bool in_shards = false)
-      : root_(root), model_(std::move(before)), in_shards_(in_shards) {}
+struct Moment {
+  DiskModel disk;
+  std::int64_t durable = 0;  // the newest step that a save has returned for
+};
+// Runs `body`, which counts what is durable, in a real folder whose content is the disk's. Returns what it has done to
+// the disk before each of its operations, and at its end.
+std::vector<Moment> moments_of(DiskModel disk, std::int64_t durable,
+                               const std::function<void(std::int64_t& durable)>& body) {
+  std::vector<Moment> moments;
+  const Observed observed([&](const StorageOperation& operation) {
+    moments.push_back({disk, durable});
+    disk.apply(operation);
+  });
+  body(durable);
+  moments.push_back({disk, durable});
+  return moments;
+}
 
-  struct Moment {
-    DiskModel disk;
-    std::int64_t durable = 0;  // the newest step that a save has returned for
-  };
-  // Records one start with `saves` saves. The moments of before each operation, and the end.
-  std::vector<Moment> run(int saves, std::int64_t durable_before = 0) {
-    std::vector<Moment> moments;
-    std::int64_t durable = durable_before;
-    const Observed observed([&](const StorageOperation& operation) {
-      moments.push_back({model_, durable});
-      model_.apply(operation);
-    });
-    Job job(root_ / "disk/run", in_shards_);
+// One start with `saves` saves.
+std::function<void(std::int64_t&)> start_in(const fs::path& root, int saves, bool in_shards = false) {
+  return [=](std::int64_t& durable) {
+    Job job(root / "disk/run", in_shards);
     for (int i = 0; i < saves; ++i) {
       job.write();
       durable = job.step();
       job.tidy();
     }
-    moments.push_back({model_, durable});
-    return moments;
-  }
-
- private:
-  fs::path root_;
-  DiskModel model_;
-  bool in_shards_ = false;
-};
+  };
+}
 
 std::string describe_state(const DiskState& state) {
   std::string text;
@@ -102,37 +107,35 @@ void expect_next_run_tidies_up(const fs::path& folder, bool in_shards = false) {
   ASSERT_EQ(found.size(), 1u);
   ASSERT_EQ(found[0].step, job.step());
   ASSERT_NO_FATAL_FAILURE(expect_step(found[0]));
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    ASSERT_TRUE(name == "lock" || name.starts_with("step-") ||
-                (name.starts_with("generation-") && name.ends_with(".json")))
-        << name;
+  std::set<std::string> rest, wanted{"manifest.json", "model.safetensors"};
+  for (const auto& entry : fs::directory_iterator(folder)) rest.insert(entry.path().filename().string());
+  std::erase_if(rest, [](const std::string& name) {
+    return name == "lock" || name.starts_with("step-") || (name.starts_with("generation-") && name.ends_with(".json"));
+  });
+  ASSERT_EQ(rest, std::set<std::string>());
+  for (const auto& entry : fs::directory_iterator(found[0].path)) rest.insert(entry.path().filename().string());
+  if (in_shards) {
+    wanted.insert({"optimizer.r0000.safetensors", "optimizer.r0001.safetensors"});
+  } else {
+    wanted.insert("optimizer.safetensors");
   }
-  std::set<std::string> files;
-  for (const auto& entry : fs::directory_iterator(found[0].path)) files.insert(entry.path().filename().string());
-  std::set<std::string> wanted{"manifest.json", "model.safetensors", "optimizer.safetensors"};
-  if (in_shards)
-    wanted = {"manifest.json", "model.safetensors", "optimizer.r0000.safetensors", "optimizer.r0001.safetensors"};
-  ASSERT_EQ(files, wanted);
+  ASSERT_EQ(rest, wanted);
 }
 
 // In memory where there is such a place: thousands of small folders are made, and each is synced.
 class CrashStates : public ::testing::Test {
  protected:
   CrashStates() {
-    const char* const memory = "/dev/shm";
-    if (::access(memory, W_OK) == 0) {
-      place_ = fs::path(memory) / ("lockstep-crash-" + std::to_string(::getpid()));
-    } else {
-      place_ = folder_ / "states";
-    }
+    const bool has_memory = ::access("/dev/shm", W_OK) == 0;
+    place_ = has_memory ? fs::path("/dev/shm/lockstep-crash-" + std::to_string(::getpid())) : folder_ / "states";
+    fs::create_directories(place_ / "job/disk");
   }
   ~CrashStates() override { fs::remove_all(place_); }
 
   // Each state of each moment once, with the newest step that must be in it.
-  std::map<DiskState, std::int64_t> states_of(const std::vector<Recording::Moment>& moments) {
+  std::map<DiskState, std::int64_t> states_of(const std::vector<Moment>& moments) {
     std::map<DiskState, std::int64_t> states;
-    for (const Recording::Moment& moment : moments) {
+    for (const Moment& moment : moments) {
       moment.disk.each_crash_state([&](const DiskState& state) {
         auto& durable = states[state];
         durable = std::max(durable, moment.durable);
@@ -154,25 +157,17 @@ class CrashStates : public ::testing::Test {
   fs::path place_;
 };
 
+// The first save into a folder that is not there, and later ones, each of which removes the one before; whole ones, and
+// shares of two ranks.
 TEST_F(CrashStates, ALossOfPowerAtAnyMomentLosesNothingThatWasDurable) {
-  fs::create_directories(place_ / "job/disk");
-  // The first save into a folder that is not there, and later ones, each of which removes the one before.
-  const auto moments = Recording(place_ / "job", DiskModel(place_ / "job")).run(3);
-  const auto states = states_of(moments);
-  RecordProperty("moments", static_cast<int>(moments.size()));
-  RecordProperty("states", static_cast<int>(states.size()));
-  ASSERT_GT(moments.size(), 60u);
-  ASSERT_GT(states.size(), 100u);
-  check(states, true);
-}
-
-TEST_F(CrashStates, ALossOfPowerLosesNothingThatWasDurableInSharesOfTwoRanks) {
-  fs::create_directories(place_ / "job/disk");
-  const auto moments = Recording(place_ / "job", DiskModel(place_ / "job"), true).run(2);
-  const auto states = states_of(moments);
-  RecordProperty("states", static_cast<int>(states.size()));
-  ASSERT_GT(states.size(), 100u);
-  check(states, true, true);
+  for (const bool in_shards : {false, true}) {
+    const fs::path job = place_ / (in_shards ? "shards" : "job");
+    fs::create_directories(job / "disk");
+    const auto moments = moments_of(DiskModel(job), 0, start_in(job, in_shards ? 2 : 3, in_shards));
+    const auto states = states_of(moments);
+    ASSERT_GT(states.size(), 100u);
+    check(states, true, in_shards);
+  }
 }
 
 // The newest step of which each file is whole on one of the disks, and the manifest too.
@@ -199,15 +194,7 @@ std::int64_t newest_of_disks(const std::array<fs::path, 2>& disks) {
 
 // Each rank writes to its own disk; the older step goes from one before the other has the manifest.
 TEST_F(CrashStates, ALossOfPowerOfTwoHostsLosesNothingThatWasDurable) {
-  fs::create_directories(place_ / "job/disk");
-  std::vector<Recording::Moment> moments;
-  DiskModel model(place_ / "job");
-  std::int64_t durable = 0;
-  {
-    const Observed observed([&](const StorageOperation& operation) {
-      moments.push_back({model, durable});
-      model.apply(operation);
-    });
+  const auto moments = moments_of(DiskModel(place_ / "job"), 0, [&](std::int64_t& durable) {
     const std::array<fs::path, 2> disks{place_ / "job/disk/one", place_ / "job/disk/two"};
     for (const fs::path& disk : disks) {
       make_folders(disk);
@@ -220,8 +207,7 @@ TEST_F(CrashStates, ALossOfPowerOfTwoHostsLosesNothingThatWasDurable) {
       finish_snapshot(disks[1] / name_of_snapshot(step, 1), manifest);
       clean(disks[1], {.keep = 1});
     }
-    moments.push_back({model, durable});
-  }
+  });
   const auto states = states_of(moments);
   ASSERT_GT(states.size(), 100u);
   for (const auto& [state, step] : states) {
@@ -233,15 +219,15 @@ TEST_F(CrashStates, ALossOfPowerOfTwoHostsLosesNothingThatWasDurable) {
 TEST_F(CrashStates, ALossOfPowerAfterARestartOverTheRemainsOfAKilledRunLosesNothing) {
   // The processes before were killed at some moment, and what they did is seen, but not durable; a new one starts over
   // that, and then the power goes.
-  fs::create_directories(place_ / "job/disk");
-  const auto kills = Recording(place_ / "job", DiskModel(place_ / "job")).run(2);
+  const auto kills = moments_of(DiskModel(place_ / "job"), 0, start_in(place_ / "job", 2));
   std::size_t states = 0;
   std::map<DiskState, std::int64_t> seen;
   for (std::size_t i = 0; i < kills.size(); i += kSanitized ? 7 : 1) {
-    const Recording::Moment& kill = kills[i];
+    const Moment& kill = kills[i];
     materialise(kill.disk.live(), place_ / "job");
     std::map<DiskState, std::int64_t> after;
-    for (const auto& [state, durable] : states_of(Recording(place_ / "job", kill.disk).run(1, kill.durable))) {
+    const auto moments = moments_of(kill.disk, kill.durable, start_in(place_ / "job", 1));
+    for (const auto& [state, durable] : states_of(moments)) {
       const auto [it, is_new] = seen.emplace(state, durable);
       if (!is_new && it->second >= durable) continue;
       it->second = durable;
@@ -250,62 +236,27 @@ TEST_F(CrashStates, ALossOfPowerAfterARestartOverTheRemainsOfAKilledRunLosesNoth
     states += after.size();
     ASSERT_NO_FATAL_FAILURE(check(after, false));
   }
-  RecordProperty("states", static_cast<int>(states));
   EXPECT_GT(states, kSanitized ? 100u : 1000u);
 }
 
-TEST_F(CrashStates, AProcessKilledBeforeAnyOperationLeavesWhatTheNextGoesOnFrom) {
-  int killed_at = 0;
-  for (bool is_done = false; !is_done; killed_at += kSanitized ? 7 : 1) {
-    const fs::path disk = place_ / "killed";
-    fs::remove_all(disk);
-    Child child([&](const lockstep::testing::Line& line) {
-      int operations = 0;
-      const Observed observed([&](const StorageOperation&) {
-        if (operations++ == killed_at) ::_exit(3);
-      });
-      for (int starts = 0; starts < 2; ++starts) {
-        Job job(disk / "run");
-        for (int saves = 0; saves < 2; ++saves) {
-          job.write();
-          line.tell(job.step());
-          job.tidy();
-        }
-      }
-      return 0;
-    });
-    const int status = child.wait();
-    ASSERT_TRUE(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3)) << status;
-    is_done = WEXITSTATUS(status) == 0;
-    std::int64_t durable = 0;
-    for (std::int64_t step = 0; child.line().hear(step);) durable = step;
-    ASSERT_NO_FATAL_FAILURE(expect_consistent(disk / "run", durable)) << killed_at;
-    ASSERT_NO_FATAL_FAILURE(expect_next_run_tidies_up(disk / "run")) << killed_at;
-  }
-  EXPECT_GT(killed_at, 80);
-}
-
 // The model knows a mistake when it sees one.
-TEST_F(CrashStates, AManifestThatIsWrittenFirstIsFound) {
-  fs::create_directories(place_ / "job/disk");
-  DiskModel disk(place_ / "job");
+TEST_F(CrashStates, AMissingSyncIsFound) {
   const fs::path folder = place_ / "job/disk/run";
-  std::vector<StorageOperation> operations;
-  std::vector<std::string> bytes;  // of the operations
-  bytes.reserve(1000);
+  const DiskModel disk(place_ / "job");
+  std::vector<std::pair<StorageOperation, std::string>> operations;  // with bytes of their own
   {
     const Observed observed([&](const StorageOperation& operation) {
-      operations.push_back(operation);
-      bytes.emplace_back(reinterpret_cast<const char*>(operation.bytes.data()), operation.bytes.size());
-      operations.back().bytes = std::as_bytes(std::span(bytes.back()));
+      operations.emplace_back(
+          operation, std::string(reinterpret_cast<const char*>(operation.bytes.data()), operation.bytes.size()));
     });
     Job(folder).save();
   }
   const auto torn_states = [&](const std::function<bool(const StorageOperation&)>& is_left_out) {
-    std::vector<Recording::Moment> moments;
-    DiskModel model(disk);
-    for (const StorageOperation& operation : operations) {
+    std::vector<Moment> moments;
+    DiskModel model = disk;
+    for (auto& [operation, bytes] : operations) {
       if (is_left_out(operation)) continue;
+      operation.bytes = std::as_bytes(std::span(bytes));
       model.apply(operation);
       moments.push_back({model, 0});
     }
@@ -331,9 +282,148 @@ TEST_F(CrashStates, AManifestThatIsWrittenFirstIsFound) {
   using Kind = StorageOperation::Kind;
   EXPECT_EQ(torn_states([](const StorageOperation&) { return false; }), 0);
   EXPECT_GT(torn_states([](const StorageOperation& it) { return it.kind == Kind::sync_file; }), 0);
-  EXPECT_GT(torn_states([](const StorageOperation& it) { return it.kind == Kind::sync_folder; }), 0);
   EXPECT_GT(torn_states([&](const StorageOperation& it) { return it.kind == Kind::sync_folder && it.path == folder; }),
             0);
+}
+
+constexpr std::size_t kLarge = 100'000;  // elements of each of two tensors
+
+// Runs it in another process, and fails as it does. `body` tells what went wrong by its texts, in order.
+void expect_in_child(const std::function<void()>& body) {
+  Child child([&](const lockstep::testing::Line&) {
+    body();
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  const int status = child.wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "in the child, see above";
+}
+
+// Root may write anywhere; nobody else may.
+void become_a_user() {
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::setresgid(kNobody, kNobody, kNobody), 0);
+  ASSERT_EQ(::setresuid(kNobody, kNobody, kNobody), 0);
+}
+
+// A full disk takes the same way.
+TEST(SnapshotFaults, AFileThatMayNotGrowFailsTheSaveAndLeavesNothing) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "run";
+  Job job(run);
+  job.save();
+  {
+    const LimitedTo size(RLIMIT_FSIZE, 64 << 10);
+    EXPECT_EQ(errno_of([&] { save_step(run, 2, 1, kLarge); }), EFBIG);
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(run)) names.insert(entry.path().filename().string());
+    EXPECT_THAT(names, ElementsAre("generation-000001.json", "lock", "step-000000000001-g000001"));
+    expect_step(newest_whole(run).value());
+    EXPECT_NO_THROW(save_step(run, 3, 1));
+  }
+  expect_step(newest_whole(run).value());
+  EXPECT_EQ(newest_whole(run)->step, 3);
+}
+
+TEST(SnapshotFaults, AFolderThatCanNotBeWrittenIsSaidBeforeAnythingElse) {
+  const TemporaryFolder folder;
+  fs::permissions(folder, fs::perms(0755));
+  fs::create_directory(folder / "run");
+  fs::permissions(folder / "run", fs::perms(0555));
+  expect_in_child([&] {
+    become_a_user();
+    constexpr const char* kRemedy = ", as which this process runs, the right to it, or name another folder";
+    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "run", "me"); }),
+                {"snapshots: opening '", "run/lock'", "Permission denied", kRemedy});
+    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "other", "me"); }),
+                {"making the folder '", "other'", "Permission denied", kRemedy});
+    expect_text(error_of<SystemError>([&] { record_generation(folder / "run", {.number = 1}); }),
+                {"writing '", "generation-000001.json", "Permission denied", kRemedy});
+  });
+  fs::permissions(folder / "run", fs::perms(0755));
+}
+
+TEST(SnapshotFaults, ASnapshotThatMayNotBeReadIsNotCalledDamaged) {
+  const TemporaryFolder folder;
+  fs::permissions(folder, fs::perms(0755));
+  { Job(folder / "run").save(); }
+  const fs::path snapshot = newest_whole(folder / "run")->path;
+  for (const char* name : {"", "manifest.json", "model.safetensors"}) {
+    const fs::perms before = fs::status(snapshot / name).permissions();
+    fs::permissions(snapshot / name, fs::perms::none);
+    expect_in_child([&] {
+      become_a_user();
+      expect_text(error_of<SystemError>([&] {
+                    for (const FoundSnapshot& found : list_snapshots(folder / "run")) verify_snapshot(found);
+                  }),
+                  {"step-000000000001-g000001", "Permission denied", "the right to it"});
+    });
+    fs::permissions(snapshot / name, before);
+  }
+}
+
+TEST(SnapshotFaults, WithoutDescriptorsNothingIsLostOrCalledDamaged) {
+  const TemporaryFolder folder;
+  Job job(folder / "run");
+  job.save();
+  const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::close(lowest);
+  int reads = 0, saves = 0;  // that failed
+  for (bool has_saved = false; !has_saved;) {
+    ASSERT_LT(saves, 20);
+    const auto has_descriptors = [&](const std::function<void()>& call) {
+      const LimitedTo descriptors(RLIMIT_NOFILE, static_cast<rlim_t>(lowest + saves));
+      try {
+        call();
+        return true;
+      } catch (const SystemError& error) {
+        EXPECT_EQ(error.error_number(), EMFILE) << error.what();
+        expect_text(error.what(), {"Too many open files", "ulimit -n", "; raise the limit"});
+        return false;
+      }
+    };
+    reads += !has_descriptors([&] {
+      for (const FoundSnapshot& found : list_snapshots(folder / "run")) {
+        EXPECT_NE(found.state, SnapshotState::damaged) << saves << ": " << found.why_not;
+        if (found.step == 1) verify_snapshot(found);
+      }
+    });
+    has_saved = has_descriptors([&] { save_step(folder / "run", 2, 1); });
+    saves += !has_saved;
+    ASSERT_EQ(newest_whole(folder / "run")->step, has_saved ? 2 : 1) << saves;
+    expect_step(newest_whole(folder / "run").value());
+  }
+  EXPECT_GT(reads, 0);
+}
+
+TEST(SnapshotFaults, AFolderThatHasGoneIsNotMadeAnew) {
+  const TemporaryFolder folder;
+  Job job(folder / "run");
+  job.save();
+  fs::rename(folder / "run", folder / "moved");
+  for (int tries = 0; tries < 2; ++tries) {
+    expect_text(error_of([&] { save_step(folder / "run", 2, 1); }),
+                {"step 2 is not saved", "generation 1, is gone from", "put it back"});
+  }
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  fs::rename(folder / "moved", folder / "run");
+  save_step(folder / "run", 3, 1);
+  EXPECT_EQ(newest_whole(folder / "run")->step, 3);
+}
+
+TEST(SnapshotFaults, FilesAreAsTheUsersUmaskSays) {
+  for (const mode_t mask : {022u, 027u, 077u, 002u}) {
+    const TemporaryFolder folder;
+    const mode_t before = ::umask(mask);
+    { Job(folder / "above/run").save(); }
+    ::umask(before);
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      struct stat status {};
+      ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+      EXPECT_EQ(status.st_mode & 07777u, (entry.is_directory() ? 0777u : 0666u) & ~mask) << entry.path();
+      EXPECT_EQ(status.st_uid, ::geteuid());
+    }
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::checkpoint::manifest_test {
@@ -56,30 +57,27 @@ SnapshotValues every_kind() {
   return values;
 }
 
-void expect_every_kind(const SnapshotValues& values) {
+void expect_every_kind(SnapshotValues values) {
   EXPECT_TRUE(get_bool(values, "yes"));
-  EXPECT_FALSE(get_bool(values, "no"));
   EXPECT_EQ(get_int(values, "least"), kLeast);
   EXPECT_EQ(get_uint(values, "largest"), kLargest);
-  EXPECT_EQ(get_double(values, "tenth"), 0.1);
-  EXPECT_EQ(get_double(values, "whole"), 1.0);
   EXPECT_TRUE(std::signbit(get_double(values, "minus_zero")));
-  EXPECT_EQ(get_double(values, "tiny"), 5e-324);
-  EXPECT_EQ(get_double(values, "huge"), 1.7976931348623157e308);
   EXPECT_TRUE(std::isnan(get_double(values, "nan")));
-  EXPECT_EQ(get_double(values, "infinity"), kInfinity);
-  EXPECT_EQ(get_double(values, "minus_infinity"), -kInfinity);
   EXPECT_EQ(get_text(values, "text"), "caf\u00e9 \"1\"\n");
-  EXPECT_EQ(get_text(values, "no_text"), "");
   EXPECT_THAT(get_ints(values, "ints"), ElementsAre(kLeast, 0, 7));
   EXPECT_THAT(get_doubles(values, "doubles"), ElementsAre(1.0, ::testing::IsNan(), -kInfinity, 2.5));
   EXPECT_EQ(get_texts(values, "texts"), kNastyNames);
-  EXPECT_THAT(get_ints(values, "no_ints"), IsEmpty());
   EXPECT_THAT(get_doubles(values, "no_doubles"), IsEmpty());
   EXPECT_THAT(get_texts(values, "no_texts"), IsEmpty());
-  for (const std::string& name : kNastyNames) EXPECT_EQ(get_text(values, "nasty " + name), name);
+  SnapshotValues wanted = every_kind();
+  for (const char* name : {"nan", "doubles", "no_doubles", "no_texts"}) {  // not equal to themselves, or of any kind
+    values.erase(name);
+    wanted.erase(name);
+  }
+  EXPECT_EQ(values, wanted);
 }
 
+// 'w' of the item in shards is a matrix of 2 x 3 in two files, 'none' has no elements.
 Manifest sample() {
   return {
       .step = 1200,
@@ -89,14 +87,26 @@ Manifest sample() {
       .writer = "rank 0 (host node7, pid 4711)",
       .reason = "every 500 steps",
       .files = {{.name = "model.safetensors", .bytes = kLargest, .xxh3 = 0xabcdef0123456789, .owner = 0},
-                {.name = "optimizer.safetensors", .bytes = 0, .xxh3 = 0, .owner = 1}},
+                {.name = "optimizer.safetensors", .bytes = 0, .xxh3 = 0, .owner = 1, .host = "node8"},
+                {.name = "critic.r0000.safetensors", .bytes = 1, .xxh3 = 1, .owner = 0},
+                {.name = "critic.r0001.safetensors", .bytes = 2, .xxh3 = 2, .owner = 1}},
       .items = {{.name = "model", .type = "Module", .tensors = "model.safetensors", .values = {{}}},
                 {.name = "optimizer", .type = "AdamW", .tensors = "optimizer.safetensors", .values = {every_kind()}},
                 {.name = "samples",
                  .type = "value",
                  .kind = ItemKind::per_rank,
                  .at_another_size = AtAnotherSize::sum,
-                 .values = {{{"value", std::int64_t{3}}}, {{"value", kLargest}}}}}};
+                 .values = {{{"value", std::int64_t{3}}}, {{"value", kLargest}}}},
+                {.name = "critic",
+                 .type = "AdamW",
+                 .kind = ItemKind::sharded,
+                 .sliced = {{.name = "w",
+                             .dtype = DType::bf16,
+                             .shape = {2, 3},
+                             .is_transposed = true,
+                             .slices = {{"critic.r0000.safetensors", 0, 5}, {"critic.r0001.safetensors", 5, 6}}},
+                            {.name = "none", .shape = {0}}},
+                 .values = {{{"steps", 3.0}}}}}};
 }
 
 // What an error says of the text.
@@ -111,37 +121,22 @@ std::string refusal_of(const std::function<void(Json&)>& change) {
   return refusal(seal(std::move(json), kFormat));
 }
 
-// The same of what a later lockstep may write.
-std::string later_of(const std::function<void(Json&)>& change) {
-  Json json = unseal(to_text(sample()), kFormat, "it");
-  change(json);
-  const std::string text = seal(std::move(json), kFormat);
-  return error_of<LaterFormat>([&] { manifest_from_text(text); });
-}
-
+// Its text is a promise to later locksteps, which read it.
 TEST(Manifest, IsReadAsItWasWritten) {
   const std::string text = to_text(sample());
+  lockstep::testing::expect_message("checkpoint", "a manifest", text);
   const Manifest read = manifest_from_text(text);
   EXPECT_EQ(to_text(read), text);
-  EXPECT_EQ(read.step, 1200);
-  EXPECT_EQ(read.generation, 3);
-  EXPECT_EQ(read.world_size, 2);
-  EXPECT_EQ(read.time, "2026-11-23T03:00:00Z");
-  EXPECT_EQ(read.writer, "rank 0 (host node7, pid 4711)");
-  EXPECT_EQ(read.reason, "every 500 steps");
-  ASSERT_EQ(read.files.size(), 2u);
-  EXPECT_EQ(read.files[0].name, "model.safetensors");
-  EXPECT_EQ(read.files[0].bytes, kLargest);
-  EXPECT_EQ(read.files[0].xxh3, 0xabcdef0123456789);
-  EXPECT_EQ(read.files[1].owner, 1);
-  ASSERT_EQ(read.items.size(), 3u);
-  EXPECT_EQ(read.items[0].tensors, "model.safetensors");
-  EXPECT_EQ(read.items[1].type, "AdamW");
-  expect_every_kind(read.items[1].values.at(0));
-  EXPECT_EQ(read.items[2].kind, ItemKind::per_rank);
-  EXPECT_EQ(read.items[2].at_another_size, AtAnotherSize::sum);
-  EXPECT_EQ(get_uint(read.items[2].values.at(1), "value"), kLargest);
+  EXPECT_EQ(read.files[0].host, "") << "as earlier locksteps write it";
   EXPECT_EQ(read.items[2].tensors, std::nullopt);
+  EXPECT_EQ(read.items[3].tensors, std::nullopt);
+  expect_every_kind(read.items[1].values.at(0));
+  // Words of a program make no lines in a listing.
+  Manifest manifest = sample();
+  manifest.reason = "epoch 3\n9  2026-11-23T03:00:00Z  whole";
+  EXPECT_EQ(manifest_from_text(to_text(manifest)).reason, "epoch 3 9  2026-11-23T03:00:00Z  whole");
+  manifest.items[1].values[0]["text"] = std::string("\xff\xfe");
+  expect_text(error_of([&] { to_text(manifest); }), {"not UTF-8"});
 }
 
 TEST(Manifest, ValuesAloneAreReadAsTheyWereWritten) {
@@ -181,41 +176,45 @@ TEST(Manifest, ThatIsNoneIsRefusedWithItsReason) {
 }
 
 TEST(Manifest, WithoutAMemberOrWithOneOfAnotherKindIsRefused) {
-  for (const char* name : {"step", "generation", "world_size", "time", "writer", "reason", "files", "items"}) {
-    expect_text(refusal_of([&](Json& json) { json.erase(name); }), {"has no", name});
-    expect_text(refusal_of([&](Json& json) { json[name] = Json::object(); }), {name, "is not"});
+  struct Members {
+    const char* of;  // a JSON pointer
+    const char* where;
+    std::vector<const char*> names;
+  };
+  for (const Members& members :
+       {Members{"", "it", {"step", "generation", "world_size", "time", "writer", "reason", "files", "items"}},
+        Members{"/files/1", "files[1]", {"name", "bytes", "xxh3", "owner"}},
+        Members{"/items/2", "items[2]", {"name", "type", "kind", "values", "at_another_size"}},
+        Members{"/items/3/tensors/0", "items[3]: tensors[0]", {"name", "dtype", "shape", "transposed", "slices"}},
+        Members{"/items/3/tensors/0/slices/1", "items[3]: tensors[0]: slices[1]", {"file", "begin", "end"}}}) {
+    for (const char* name : members.names) {
+      const Json::json_pointer of(members.of);
+      const std::string where = members.where, quoted = "'" + std::string(name) + "'";
+      expect_text(refusal_of([&](Json& json) { json[of].erase(name); }), {where + " has no " + quoted});
+      expect_text(refusal_of([&](Json& json) { json[of][name] = nullptr; }), {where + ": " + quoted + " is not "});
+    }
   }
-  for (const char* name : {"name", "bytes", "xxh3", "owner"}) {
-    expect_text(refusal_of([&](Json& json) { json["files"][1].erase(name); }), {"files[1]", "has no", name});
-    expect_text(refusal_of([&](Json& json) { json["files"][1][name] = true; }), {"files[1]", name, "is not"});
-  }
-  for (const char* name : {"name", "type", "kind", "values"}) {
-    expect_text(refusal_of([&](Json& json) { json["items"][2].erase(name); }), {"items[2]", "has no", name});
-    expect_text(refusal_of([&](Json& json) { json["items"][2][name] = 5; }), {"items[2]", name, "is not"});
-  }
-  expect_text(refusal_of([](Json& json) { json["items"][2].erase("at_another_size"); }), {"at_another_size"});
   expect_text(refusal_of([](Json& json) { json["files"][0] = "model.safetensors"; }), {"files[0]", "an object"});
   expect_text(refusal_of([](Json& json) { json["items"][0]["values"] = Json::array(); }), {"items[0]", "an object"});
 }
 
 TEST(Manifest, WithANumberBeyondItsRangeIsRefused) {
-  for (const Json& number : std::vector<Json>{-1, 1.5, kLargest, "1", nullptr}) {
+  for (const Json& number : std::vector<Json>{-1, 1.5, kLargest, "1"}) {
     expect_text(refusal_of([&](Json& json) { json["step"] = number; }), {"'step'", "a whole number from 0"});
   }
-  for (const char* name : {"world_size"}) {
-    expect_text(refusal_of([&](Json& json) { json[name] = (std::int64_t{1} << 32) + 2; }), {name, "2147483647"});
-  }
+  expect_text(refusal_of([](Json& json) { json["world_size"] = (std::int64_t{1} << 32) + 2; }), {"2147483647"});
   expect_text(refusal_of([](Json& json) { json["files"][0]["owner"] = std::int64_t{1} << 31; }), {"owner"});
   for (const char* hash : {"", "12", "0123456789ABCDEF", "0123456789abcdeg", "00123456789abcdef", " 123456789abcdef"}) {
     expect_text(refusal_of([&](Json& json) { json["files"][0]["xxh3"] = hash; }), {"16 hexadecimal digits"});
   }
 }
 
+// Items are exported to files of their names.
 TEST(Manifest, NamesNoFileOutsideItsFolder) {
   for (const std::string& name :
-       {std::string(), std::string("."), std::string(".."), std::string("../model.safetensors"),
-        std::string("/etc/passwd"), std::string("sub/model.safetensors"), std::string(".hidden"),
-        std::string("model.safetensors\0x", 19)}) {
+       std::vector<std::string>{"", ".", "..", "../../evil", "/etc/passwd", "sub/evil", ".hidden",
+                                std::string("model\0x", 7), "a\nb", "a\tb", "\x1b[2J"}) {
+    expect_text(refusal_of([&](Json& json) { json["items"][1]["name"] = name; }), {"items[1]", "an item's name"});
     expect_text(refusal_of([&](Json& json) {
                   json["files"][0]["name"] = name;
                   json["items"][0]["tensors"] = name;
@@ -224,118 +223,42 @@ TEST(Manifest, NamesNoFileOutsideItsFolder) {
   }
 }
 
-// Items are exported to files of their names.
-TEST(Manifest, NamesNoItemThatIsNoFilesName) {
-  for (const char* name :
-       {"", ".", "..", "../../evil", "/etc/evil", "sub/evil", ".hidden", "a\nb", "a\tb", "\x1b[2J"}) {
-    expect_text(refusal_of([&](Json& json) { json["items"][1]["name"] = name; }), {"items[1]", "an item's name"});
-  }
-  expect_text(refusal_of([](Json& json) { json["files"][0]["name"] = "a\nb"; }), {"files[0]", "name of a file"});
-}
-
-TEST(Manifest, OfNoRanksIsRefused) {
-  expect_text(refusal_of([](Json& json) {
-                json["world_size"] = 0;
-                json["items"][2]["values"] = Json::array();
-              }),
-              {"'world_size'", "1 or more"});
-}
-
-TEST(Manifest, WordsOfAProgramMakeNoLinesInAListing) {
-  Manifest manifest = sample();
-  manifest.reason = "epoch 3\n9  2026-11-23T03:00:00Z  whole";
-  EXPECT_EQ(manifest_from_text(to_text(manifest)).reason, "epoch 3 9  2026-11-23T03:00:00Z  whole");
-}
-
-TEST(Manifest, HasTheHostOfEachFileWhereItIsKnown) {
-  Manifest manifest = sample();
-  manifest.files[1].host = "node8";
-  const Manifest read = manifest_from_text(to_text(manifest));
-  EXPECT_EQ(read.files[0].host, "") << "as earlier locksteps write it";
-  EXPECT_EQ(read.files[1].host, "node8");
-}
-
-TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
-  expect_text(refusal_of([](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; }),
-              {"'model'", "'other.safetensors'", "not one of the snapshot's files"});
-  expect_text(refusal_of([](Json& json) { json["items"][1]["name"] = "model"; }), {"item 'model' is there twice"});
-  expect_text(refusal_of([](Json& json) { json["files"][1]["name"] = "model.safetensors"; }),
-              {"file 'model.safetensors' is there twice"});
-  expect_text(refusal_of([](Json& json) { json["world_size"] = 3; }), {"'samples'", "of 2 ranks", "there were 3"});
-}
-
-// The sample with an item in shards: 'w' is a matrix of 2 x 3 in two files, 'none' has no elements.
-Manifest sharded_sample() {
-  Manifest manifest = sample();
-  manifest.files.push_back({.name = "critic.r0000.safetensors", .bytes = 1, .xxh3 = 1, .owner = 0});
-  manifest.files.push_back({.name = "critic.r0001.safetensors", .bytes = 2, .xxh3 = 2, .owner = 1});
-  ManifestItem item{.name = "critic", .type = "AdamW", .kind = ItemKind::sharded, .values = {{{"steps", 3.0}}}};
-  item.sliced = {{.name = "w",
-                  .dtype = DType::bf16,
-                  .shape = {2, 3},
-                  .is_transposed = true,
-                  .slices = {{"critic.r0000.safetensors", 0, 5}, {"critic.r0001.safetensors", 5, 6}}},
-                 {.name = "none", .shape = {0}}};
-  manifest.items.push_back(item);
-  return manifest;
-}
-
-TEST(Manifest, OfAnItemInShardsIsReadAsItWasWritten) {
-  const std::string text = to_text(sharded_sample());
-  const Manifest read = manifest_from_text(text);
-  EXPECT_EQ(to_text(read), text);
-  const ManifestItem& item = read.items.back();
-  EXPECT_EQ(item.kind, ItemKind::sharded);
-  EXPECT_EQ(item.tensors, std::nullopt);
-  EXPECT_EQ(get_double(item.values.at(0), "steps"), 3.0);
-  ASSERT_EQ(item.sliced.size(), 2u);
-  const SlicedTensor& w = item.sliced[0];
-  EXPECT_EQ(w.dtype, DType::bf16);
-  EXPECT_THAT(w.shape, ElementsAre(2, 3));
-  EXPECT_TRUE(w.is_transposed);
-  ASSERT_EQ(w.slices.size(), 2u);
-  EXPECT_EQ(w.slices[1].file, "critic.r0001.safetensors");
-  EXPECT_EQ(w.slices[1].begin, 5);
-  EXPECT_EQ(w.slices[1].end, 6);
-  EXPECT_THAT(item.sliced[1].slices, IsEmpty());
-}
-
-TEST(Manifest, WhoseSlicesAreNotItsTensorsIsRefused) {
-  const auto refused = [](const std::function<void(Json & w)>& change, const std::vector<std::string>& wanted) {
-    Json json = unseal(to_text(sharded_sample()), kFormat, "it");
-    change(json["items"][3]["tensors"][0]);
-    const std::string text = refusal(seal(std::move(json), kFormat));
-    for (const std::string& it : wanted) EXPECT_THAT(text, ::testing::HasSubstr(it));
+TEST(Manifest, ThatContradictsItselfIsRefused) {
+  const auto refused = [](const char* what, const std::function<void(Json&)>& change) {
+    lockstep::testing::expect_message("checkpoint", what, refusal_of(change));
   };
-  const auto slice = [](Json& w, int i) -> Json& { return w["slices"][static_cast<std::size_t>(i)]; };
-  refused([&](Json& w) { slice(w, 1)["begin"] = 4; },
-          {"item 'critic': tensor 'w' has elements 4 to 6", "first 5 of 6"});
-  refused([&](Json& w) { slice(w, 0)["end"] = 4; }, {"has elements 5 to 6", "first 4 of 6"});
-  refused([&](Json& w) { slice(w, 0)["begin"] = 1; }, {"has elements 1 to 5", "first 0 of 6"});
-  refused([&](Json& w) { slice(w, 1)["end"] = 7; }, {"has elements 5 to 7"});
-  refused([&](Json& w) { slice(w, 1)["end"] = 5; }, {"has elements 5 to 5"});
-  refused([&](Json& w) { slice(w, 0)["begin"] = -1; }, {"'begin'", "a whole number from 0"});
-  refused([&](Json& w) { w["slices"].erase(1); }, {"ends after 5 of 6"});
-  refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends after 0 of 6"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"has another slice too"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"not one of the snapshot's files"});
-  refused([&](Json& w) { w["shape"] = Json::array({6}); }, {"[6] transposed, which no tensor has"});
-  refused([&](Json& w) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); }, {"which no tensor has"});
-  refused([&](Json& w) { w["shape"] = Json::array({-2, -3}); }, {"shape[0]", "0 or more"});
-  refused([&](Json& w) { w["shape"] = "6"; }, {"'shape' is not a list"});
-  refused([&](Json& w) { w["name"] = "none"; }, {"'none' is there twice"});
-  refused([&](Json& w) { w["transposed"] = 1; }, {"'transposed' is not true or false"});
-  for (const char* name : {"name", "dtype", "shape", "transposed", "slices"}) {
-    refused([&](Json& w) { w.erase(name); }, {"items[3]: tensors[0]", "has no", name});
-  }
-  for (const char* name : {"file", "begin", "end"}) {
-    refused([&](Json& w) { slice(w, 1).erase(name); }, {"slices[1]", "has no", name});
-  }
+  refused("no ranks", [](Json& json) {
+    json["world_size"] = 0;
+    json["items"][2]["values"] = Json::array();
+  });
+  refused("no such file", [](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; });
+  refused("an item twice", [](Json& json) { json["items"][1]["name"] = "model"; });
+  refused("a file twice", [](Json& json) { json["files"][1]["name"] = "model.safetensors"; });
+  refused("values of too few ranks", [](Json& json) { json["world_size"] = 3; });
+  // Of an item in shards.
+  const auto sharded = [&](const char* what, const std::function<void(Json & w, Json & slices)>& change) {
+    refused(what, [&](Json& json) {
+      Json& tensor = json["items"][3]["tensors"][0];
+      change(tensor, tensor["slices"]);
+    });
+  };
+  sharded("slices that overlap", [](Json&, Json& slices) { slices[1]["begin"] = 4; });
+  sharded("slices with a gap", [](Json&, Json& slices) { slices[0]["end"] = 4; });
+  sharded("an empty slice", [](Json&, Json& slices) { slices[1]["end"] = 5; });
+  sharded("a slice behind the end", [](Json&, Json& slices) { slices[1]["end"] = 7; });
+  sharded("one slice of two", [](Json&, Json& slices) { slices.erase(1); });
+  sharded("no slices", [](Json&, Json& slices) { slices = Json::array(); });
+  sharded("two slices in a file", [](Json&, Json& slices) { slices[1]["file"] = "critic.r0000.safetensors"; });
+  sharded("a slice in no file", [](Json&, Json& slices) { slices[1]["file"] = "other.safetensors"; });
+  sharded("a list transposed", [](Json& w, Json&) { w["shape"] = Json::array({6}); });
+  sharded("too many elements", [](Json& w, Json&) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); });
+  sharded("negative sizes", [](Json& w, Json&) { w["shape"] = Json::array({-2, -3}); });
+  sharded("a tensor twice", [](Json& w, Json&) { w["name"] = "none"; });
 }
 
 TEST(Manifest, IsJoinedOfTheRanksParts) {
-  Manifest whole = sharded_sample(), part = sharded_sample();
-  std::erase_if(whole.files, [](const ManifestFile& file) { return file.owner == 1 && file.bytes == 2; });
+  Manifest whole = sample(), part = sample();
+  std::erase_if(whole.files, [](const ManifestFile& file) { return file.bytes == 2; });
   std::erase_if(part.files, [](const ManifestFile& file) { return file.bytes != 2; });
   std::erase_if(part.items, [](const ManifestItem& item) { return item.name != "critic"; });
   // As the last rank tells before the first: the order of slices is that of elements.
@@ -344,37 +267,29 @@ TEST(Manifest, IsJoinedOfTheRanksParts) {
   part.items.back().sliced[0].slices.pop_back();
   join_part(whole, part_from_text(to_text(part)));
   EXPECT_NO_THROW(check_references(whole));
-  EXPECT_EQ(to_text(whole), to_text(sharded_sample()));
+  EXPECT_EQ(to_text(whole), to_text(sample()));
 
   part.items.back().sliced[0].shape = {3, 2};
   expect_text(error_of<CorruptData>([&] { join_part(whole, part); }), {"'w' is BF16 [3, 2]", "rank 0 has another"});
 }
 
-TEST(Manifest, OfALaterKindIsRefusedByName) {
-  expect_text(later_of([](Json& json) { json["items"][1]["kind"] = "split"; }),
-              {"items[1]", "'kind' is 'split'", "does not know", "update lockstep"});
-  expect_text(later_of([](Json& json) { json["items"][2]["at_another_size"] = "split"; }),
-              {"items[2]", "'at_another_size' is 'split'"});
-}
-
 // Whatever else it has, and however deep.
-TEST(Manifest, OfALaterVersionIsNoDamage) {
+TEST(Manifest, OfALaterLockstepIsNoDamage) {
+  const auto later = [](const char* what, const std::string& text) {
+    lockstep::testing::expect_message("checkpoint", what, error_of<LaterFormat>([&] { manifest_from_text(text); }));
+  };
   Json deep = 1;
   for (int level = 0; level < 20; ++level) deep = Json{{"deeper", deep}};
-  for (const std::uint64_t version : {std::uint64_t{2}, std::uint64_t{17}, kLargest}) {
-    const std::string text = seal({{"new", deep}}, {.name = "lockstep snapshot", .version = version});
-    expect_text(error_of<LaterFormat>([&] { manifest_from_text(text); }),
-                {"the manifest was written by a later lockstep (format " + std::to_string(version),
-                 "this one reads up to 1): update lockstep"});
-  }
-  // Of a later version, or of this one with a flipped bit: what is not sealed is damaged.
-  std::string text = seal({{"step", 1}}, {.name = "lockstep snapshot", .version = 3});
-  for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
-    text[bit / 8] = static_cast<char>(static_cast<unsigned char>(text[bit / 8]) ^ (1u << (bit % 8)));
-    EXPECT_THROW(manifest_from_text(text), CorruptData) << bit;
-    text[bit / 8] = static_cast<char>(static_cast<unsigned char>(text[bit / 8]) ^ (1u << (bit % 8)));
-  }
-  EXPECT_THROW(manifest_from_text(text), LaterFormat);
+  later("format 2", seal({{"new", deep}}, {.name = "lockstep snapshot", .version = 2}));
+  later("the last format", seal({{"new", deep}}, {.name = "lockstep snapshot", .version = kLargest}));
+  const auto changed = [](const char* pointer) {
+    Json json = unseal(to_text(sample()), kFormat, "it");
+    json[Json::json_pointer(pointer)] = "split";
+    return seal(std::move(json), kFormat);
+  };
+  later("another kind", changed("/items/1/kind"));
+  later("another rule for other sizes", changed("/items/2/at_another_size"));
+  later("another dtype", changed("/items/3/tensors/0/dtype"));
 }
 
 TEST(Manifest, ValuesOfNoKindAreRefused) {
@@ -390,12 +305,6 @@ TEST(Manifest, ValuesOfNoKindAreRefused) {
     expect_text(refusal_of([&](Json& json) { json["items"][1]["values"]["least"] = value; }),
                 {"items[1]: 'least'", "is not a number, text"});
   }
-}
-
-TEST(Manifest, OfTextThatIsNotUtf8IsNotWritten) {
-  Manifest manifest = sample();
-  manifest.items[1].values[0]["text"] = std::string("\xff\xfe");
-  expect_text(error_of([&] { to_text(manifest); }), {"not UTF-8"});
 }
 
 }  // namespace

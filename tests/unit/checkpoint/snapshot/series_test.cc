@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <fstream>
+#include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -47,8 +49,6 @@ std::vector<std::int64_t> steps_of(const fs::path& folder, SnapshotState state) 
   }
   return steps;
 }
-std::vector<std::int64_t> whole_steps(const fs::path& folder) { return steps_of(folder, SnapshotState::whole); }
-
 void record(const fs::path& folder, std::int64_t number, std::optional<std::int64_t> from_step) {
   record_generation(folder,
                     {.number = number, .from_step = from_step, .writer = kWriter, .time = "2026-11-23T03:00:00Z"});
@@ -69,18 +69,36 @@ void flip(const fs::path& path, std::size_t bit) {
   ASSERT_TRUE(file.good());
 }
 
-TEST(Series, OfNoFolderIsEmpty) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(list_snapshots(folder / "none"), IsEmpty());
-  EXPECT_THAT(list_generations(folder / "none"), IsEmpty());
-  EXPECT_EQ(newest_generation(folder / "none"), 0);
+// A folder in which generation 1 has begun.
+class Series : public ::testing::Test {
+ protected:
+  Series() { record(folder_, 1, std::nullopt); }
+  void save(std::initializer_list<std::int64_t> steps, std::int64_t generation = 1) const {
+    for (const std::int64_t step : steps) save_step(folder_, step, generation);
+  }
+  // Generation 2 has resumed from step 4, and saved step 8.
+  void resume() const {
+    save({4});
+    record(folder_, 2, 4);
+    save({8}, 2);
+  }
+  std::vector<std::int64_t> steps(SnapshotState state) const { return steps_of(folder_, state); }
+  std::vector<std::int64_t> whole() const { return steps(SnapshotState::whole); }
+  std::string why_not(std::size_t snapshot = 0) const { return list_snapshots(folder_).at(snapshot).why_not; }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Series, OfNoFolderIsEmpty) {
+  EXPECT_THAT(list_snapshots(folder_ / "none"), IsEmpty());
+  EXPECT_THAT(list_generations(folder_ / "none"), IsEmpty());
+  EXPECT_EQ(newest_generation(folder_ / "none"), 0);
 }
 
-TEST(Series, ASnapshotIsFoundAsItWasWritten) {
-  const TemporaryFolder folder;
-  record(folder, 2, std::nullopt);
-  const Manifest written = save_step(folder, 1200, 2);
-  const auto found = list_snapshots(folder);
+TEST_F(Series, ASnapshotIsFoundAsItWasWritten) {
+  record(folder_, 2, std::nullopt);
+  const Manifest written = save_step(folder_, 1200, 2);
+  const auto found = list_snapshots(folder_);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].path.filename(), "step-000000001200-g000002");
   EXPECT_EQ(found[0].step, 1200);
@@ -89,184 +107,156 @@ TEST(Series, ASnapshotIsFoundAsItWasWritten) {
   EXPECT_EQ(to_text(found[0].manifest.value()), to_text(written));
   expect_step(found[0]);
   // The same, wherever it is copied to.
-  fs::copy(found[0].path, folder / "elsewhere", fs::copy_options::recursive);
-  const FoundSnapshot copy = open_snapshot(folder / "elsewhere");
+  fs::copy(found[0].path, folder_ / "elsewhere", fs::copy_options::recursive);
+  const FoundSnapshot copy = open_snapshot(folder_ / "elsewhere");
   EXPECT_EQ(copy.step, 1200);
   expect_step(copy);
-  expect_text(error_of([&] { open_snapshot(folder); }), {"is not a snapshot", "no manifest.json"});
+  expect_text(error_of([&] { open_snapshot(folder_); }), {"is not a snapshot", "no manifest.json"});
 }
 
-TEST(Series, AGenerationFencesWhatItDidNotGoOnFrom) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  for (const std::int64_t step : {4, 8, 12}) save_step(folder, step, 1);
-  record(folder, 2, 8);
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
-  EXPECT_THAT(steps_of(folder, SnapshotState::fenced), ElementsAre(12));
-  expect_text(list_snapshots(folder)[0].why_not, {"generation 2 (rank 0 (host n, pid 1))", "from step 8"});
-  save_step(folder, 12, 2);
-  EXPECT_THAT(whole_steps(folder), ElementsAre(12, 8, 4));
-  EXPECT_EQ(newest_whole(folder)->generation, 2);
-  record(folder, 3, 4);  // back behind what generation 2 went on from
-  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
-  record(folder, 4, std::nullopt);
-  EXPECT_THAT(whole_steps(folder), IsEmpty());
-  EXPECT_THAT(steps_of(folder, SnapshotState::fenced), ElementsAre(12, 12, 8, 4));
+TEST_F(Series, AGenerationFencesWhatItDidNotGoOnFrom) {
+  save({4, 8, 12});
+  record(folder_, 2, 8);
+  EXPECT_THAT(whole(), ElementsAre(8, 4));
+  EXPECT_THAT(steps(SnapshotState::fenced), ElementsAre(12));
+  expect_text(why_not(), {"generation 2 (rank 0 (host n, pid 1))", "from step 8"});
+  save_step(folder_, 12, 2);
+  EXPECT_THAT(whole(), ElementsAre(12, 8, 4));
+  EXPECT_EQ(newest_whole(folder_)->generation, 2);
+  record(folder_, 3, 4);  // back behind what generation 2 went on from
+  EXPECT_THAT(whole(), ElementsAre(4));
+  record(folder_, 4, std::nullopt);
+  EXPECT_THAT(whole(), IsEmpty());
+  EXPECT_THAT(steps(SnapshotState::fenced), ElementsAre(12, 12, 8, 4));
 }
 
-TEST(Series, AFencedRunSavesNoMore) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 4, 1);
-  record(folder, 2, 4);
-  expect_text(error_of([&] { save_step(folder, 8, 1); }), {"step 8 is not saved", "rank 0 (host n, pid 1) has resumed",
-                                                           "generation 2", "generation 1", "end this run"});
-  EXPECT_FALSE(fs::exists(folder / "step-000000000008-g000001"));
-  save_step(folder, 8, 2);
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+TEST_F(Series, AFencedRunSavesNoMore) {
+  resume();
+  expect_text(error_of([&] { save({12}); }), {"step 12 is not saved", "rank 0 (host n, pid 1) has resumed",
+                                              "generation 2", "generation 1", "end this run"});
+  EXPECT_FALSE(fs::exists(folder_ / "step-000000000012-g000001"));
+  EXPECT_THAT(whole(), ElementsAre(8, 4));
 }
 
-TEST(Series, ANumberIsTakenOnce) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  EXPECT_NO_THROW(record(folder, 1, std::nullopt));  // another rank of the same start, on a shared disk
-  expect_text(error_of([&] { record_generation(folder, {.number = 1, .writer = "another", .time = "later"}); }),
+TEST_F(Series, ANumberIsTakenOnce) {
+  EXPECT_NO_THROW(record(folder_, 1, std::nullopt));  // another rank of the same start, on a shared disk
+  expect_text(error_of([&] { record_generation(folder_, {.number = 1, .writer = "another", .time = "later"}); }),
               {"taken over by rank 0 (host n, pid 1)", "give this job another"});
-  const auto generations = list_generations(folder);
+  const auto generations = list_generations(folder_);
   ASSERT_EQ(generations.size(), 1u);
   EXPECT_EQ(generations[0].writer, kWriter);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.string()), {}), 1) << "a claim is left";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.string()), {}), 1) << "a claim is left";
 }
 
-TEST(Series, ADamagedRecordFencesNothingAndRemovesNothing) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 4, 1);
-  record(folder, 2, 4);
-  save_step(folder, 8, 2);
-  const fs::path path = folder / "generation-000002.json";
+TEST_F(Series, ADamagedRecordFencesNothingAndRemovesNothing) {
+  resume();
+  const fs::path path = folder_ / "generation-000002.json";
   const std::string text = text_of(path);
   for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
     flip(path, bit);
-    ASSERT_THAT(whole_steps(folder), ElementsAre(8)) << bit;
-    ASSERT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(4)) << bit;
+    ASSERT_THAT(whole(), ElementsAre(8)) << bit;
+    ASSERT_THAT(steps(SnapshotState::damaged), ElementsAre(4)) << bit;
     flip(path, bit);
   }
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+  EXPECT_THAT(whole(), ElementsAre(8, 4));
   flip(path, 100);
-  expect_text(list_snapshots(folder)[1].why_not, {"generation 2", "is lost", "generation-000002.json"});
-  clean(folder, {.keep = 1});
-  EXPECT_EQ(list_snapshots(folder).size(), 2u);
+  expect_text(why_not(1), {"generation 2", "is lost", "generation-000002.json"});
+  clean(folder_, {.keep = 1});
+  EXPECT_EQ(list_snapshots(folder_).size(), 2u);
   std::ofstream(path, std::ios::binary) << text;
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+  EXPECT_THAT(whole(), ElementsAre(8, 4));
 }
 
-TEST(Series, WhatALaterLockstepHasWrittenIsNotDamagedAndStays) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  for (const std::int64_t step : {1, 2, 3}) save_step(folder, step, 1);
-  const fs::path later = folder / "step-000000000002-g000001";
+TEST_F(Series, WhatALaterLockstepHasWrittenIsNotDamagedAndStays) {
+  save({1, 2, 3});
+  const fs::path later = folder_ / "step-000000000002-g000001";
   rewrite_as_later(later / "manifest.json", "lockstep snapshot");
-  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(2));
-  expect_text(list_snapshots(folder)[1].why_not,
-              {"was written by a later lockstep (format 2; this one reads up to 1)"});
+  EXPECT_THAT(steps(SnapshotState::later), ElementsAre(2));
+  expect_text(why_not(1), {"was written by a later lockstep (format 2; this one reads up to 1)"});
   expect_text(error_of([&] { open_snapshot(later); }), {later.string(), "can't be read", "update lockstep"});
-  clean(folder, {.keep = 1});
-  EXPECT_THAT(whole_steps(folder), ElementsAre(3));
-  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(2));
-  record(folder, 2, std::nullopt);  // fences all
-  clean(folder, {.keep = 1});
-  clean_rescues(folder, 3, std::nullopt);
+  clean(folder_, {.keep = 1});
+  EXPECT_THAT(whole(), ElementsAre(3));
+  EXPECT_THAT(steps(SnapshotState::later), ElementsAre(2));
+  record(folder_, 2, std::nullopt);  // fences all
+  clean(folder_, {.keep = 1});
+  clean_rescues(folder_, 3, std::nullopt);
   EXPECT_TRUE(fs::exists(later / "model.safetensors"));
 }
 
-TEST(Series, ARecordOfALaterLockstepFencesNothingThatItCouldHaveGoneOnFrom) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 4, 1);
-  record(folder, 2, 4);
-  save_step(folder, 8, 2);
-  rewrite_as_later(folder / "generation-000002.json", "lockstep generation");
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8));
-  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(4));
-  expect_text(list_snapshots(folder)[1].why_not,
+TEST_F(Series, ARecordOfALaterLockstepFencesNothingThatItCouldHaveGoneOnFrom) {
+  resume();
+  rewrite_as_later(folder_ / "generation-000002.json", "lockstep generation");
+  EXPECT_THAT(whole(), ElementsAre(8));
+  EXPECT_THAT(steps(SnapshotState::later), ElementsAre(4));
+  expect_text(why_not(1),
               {"whether generation 2 resumed from it can't be read", "generation-000002.json", "update lockstep"});
-  clean(folder, {.keep = 1});
-  EXPECT_EQ(list_snapshots(folder).size(), 2u);
-  EXPECT_EQ(list_generations(folder).size(), 2u) << "what it fences is not known";
+  clean(folder_, {.keep = 1});
+  EXPECT_EQ(list_snapshots(folder_).size(), 2u);
+  EXPECT_EQ(list_generations(folder_).size(), 2u) << "what it fences is not known";
 }
 
-TEST(Series, TheNextGenerationIsBeyondThatOfACopiedSnapshot) {
-  const TemporaryFolder from, to;
-  record(from, 5, std::nullopt);
-  save_step(from, 4, 5);
-  fs::copy(from / "step-000000000004-g000005", to / "step-000000000004-g000005", fs::copy_options::recursive);
+TEST_F(Series, TheNextGenerationIsBeyondThatOfACopiedSnapshot) {
+  const TemporaryFolder to;
+  record(folder_, 5, std::nullopt);
+  save({4}, 5);
+  fs::copy(folder_ / "step-000000000004-g000005", to / "step-000000000004-g000005", fs::copy_options::recursive);
   EXPECT_EQ(newest_generation(to), 5);
-  EXPECT_THAT(whole_steps(to), ElementsAre(4));
+  EXPECT_THAT(steps_of(to, SnapshotState::whole), ElementsAre(4));
 }
 
-TEST(Series, AFolderThatWasEmptiedAndBegunAnewFencesWhoStillWritesToIt) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 1, 1);
-  for (const auto& entry : fs::directory_iterator(fs::path(folder))) fs::remove_all(entry.path());
-  record_generation(folder, {.number = 1, .writer = "rank 0 (host m, pid 2)", .time = "later"});
-  expect_text(error_of<InvalidArgument>([&] { save_step(folder, 2, 1); }),
+TEST_F(Series, AFolderThatWasEmptiedAndBegunAnewFencesWhoStillWritesToIt) {
+  save({1});
+  for (const auto& entry : fs::directory_iterator(fs::path(folder_))) fs::remove_all(entry.path());
+  record_generation(folder_, {.number = 1, .writer = "rank 0 (host m, pid 2)", .time = "later"});
+  expect_text(error_of<InvalidArgument>([&] { save_step(folder_, 2, 1); }),
               {"step 2 is not saved", "was emptied, and rank 0 (host m, pid 2) has begun a new run in the folder",
                "end this run"});
-  EXPECT_TRUE(list_snapshots(folder).empty());
+  EXPECT_TRUE(list_snapshots(folder_).empty());
 }
 
-TEST(Series, ASurvivorsUnfinishedSnapshotIsNotRemovedByItsOwnRun) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 1, 1);
-  const fs::path under_way = folder / "step-000000000002-g000001-r2";
+TEST_F(Series, ASurvivorsUnfinishedSnapshotIsNotRemovedByItsOwnRun) {
+  save({1});
+  const fs::path under_way = folder_ / "step-000000000002-g000001-r2";
   fs::create_directory(under_way);
   std::ofstream(under_way / "model.safetensors") << "half";
-  clean(folder, {.keep = 1});
+  clean(folder_, {.keep = 1});
   EXPECT_TRUE(fs::exists(under_way / "model.safetensors"));
-  record(folder, 2, 1);
-  clean(folder, {.keep = 1});
+  record(folder_, 2, 1);
+  clean(folder_, {.keep = 1});
   EXPECT_FALSE(fs::exists(under_way)) << "the next run has nobody who writes it";
 }
 
-TEST(Series, KeepsTheNewestAndEveryNth) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
+TEST_F(Series, KeepsTheNewestAndEveryNth) {
   for (std::int64_t step = 1; step <= 12; ++step) {
-    save_step(folder, step, 1);
-    clean(folder, {.keep = 2, .keep_every = 5});
+    save_step(folder_, step, 1);
+    clean(folder_, {.keep = 2, .keep_every = 5});
   }
-  EXPECT_THAT(whole_steps(folder), ElementsAre(12, 11, 10, 5));
-  clean(folder, {.keep = 1});
-  EXPECT_THAT(whole_steps(folder), ElementsAre(12));
+  EXPECT_THAT(whole(), ElementsAre(12, 11, 10, 5));
+  clean(folder_, {.keep = 1});
+  EXPECT_THAT(whole(), ElementsAre(12));
 }
 
-TEST(Series, ARecordGoesOnceALaterOneFencesAllThatItDoes) {
-  const TemporaryFolder folder;
+TEST_F(Series, ARecordGoesOnceALaterOneFencesAllThatItDoes) {
   const auto numbers = [&] {
     std::vector<std::int64_t> all;
-    for (const Generation& it : list_generations(folder)) all.push_back(it.number);
+    for (const Generation& it : list_generations(folder_)) all.push_back(it.number);
     return all;
   };
-  record(folder, 1, std::nullopt);
-  save_step(folder, 4, 1);
-  save_step(folder, 8, 1);
-  record(folder, 2, 8);
-  record(folder, 3, 8);   // generation 2 has saved nothing
-  record(folder, 4, 12);  // and 3 up to 12
-  remove_spent_records(folder);
+  save({4, 8});
+  record(folder_, 2, 8);
+  record(folder_, 3, 8);   // generation 2 has saved nothing
+  record(folder_, 4, 12);  // and 3 up to 12
+  remove_spent_records(folder_);
   EXPECT_THAT(numbers(), ElementsAre(1, 3, 4));
-  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
-  record(folder, 5, 4);  // back behind them
-  clean(folder, {.keep = 3});
+  EXPECT_THAT(whole(), ElementsAre(8, 4));
+  record(folder_, 5, 4);  // back behind them
+  clean(folder_, {.keep = 3});
   EXPECT_THAT(numbers(), ElementsAre(1, 5));
-  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
-  record(folder, 6, std::nullopt);
-  clean(folder, {.keep = 3});
+  EXPECT_THAT(whole(), ElementsAre(4));
+  record(folder_, 6, std::nullopt);
+  clean(folder_, {.keep = 3});
   EXPECT_THAT(numbers(), ElementsAre(6));
-  EXPECT_EQ(newest_generation(folder), 6);
+  EXPECT_EQ(newest_generation(folder_), 6);
 }
 
 TEST(RescueClaim, IsOfOneProcessAndGoesToTheNextWithItsEnd) {
@@ -297,102 +287,73 @@ TEST(RescueClaim, IsOfOneProcessAndGoesToTheNextWithItsEnd) {
   EXPECT_TRUE(fs::is_empty(folder / "run"));
 }
 
-TEST(RescueClaim, OfASurvivorThatIsKilledWhileItSavesGoesToTheNextWhoSavesAll) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  const auto rescue = [&](int rank) {
-    const auto is_saved = [&] { return newest_whole(folder).has_value(); };
-    const auto claim = RescueClaim::take(folder.string(), 6, 1, is_saved, Deadline::never());
-    if (claim) save_step(folder, 6, 1, 4, rank);
-    return claim.has_value();
-  };
-  Child killed([&](const lockstep::testing::Line&) {
-    set_storage_observer([](const StorageOperation& operation) {
-      if (operation.path.filename() == "manifest.json" || operation.to.filename() == "manifest.json") ::_exit(3);
-    });
-    rescue(1);
-    return 0;
-  });
-  ASSERT_EQ(WEXITSTATUS(killed.wait()), 3);
-  EXPECT_TRUE(fs::exists(folder / "step-000000000006-g000001-r1/model.safetensors")) << "it had begun";
-  EXPECT_TRUE(rescue(2));
-  expect_step(newest_whole(folder).value());
-  EXPECT_FALSE(rescue(3)) << "it is saved";
-}
-
-TEST(Series, RemovesWhatIsUnfinishedOrFencedAndKeepsWhatIsDamagedOrNotItsOwn) {
-  const TemporaryFolder folder, other;
-  record(folder, 1, std::nullopt);
-  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder, step, 1);
-  fs::remove(folder / "step-000000000002-g000001/manifest.json");
-  fs::remove(folder / "step-000000000003-g000001/model.safetensors");
-  record(folder, 2, 3);
-  folder.write("generation-000001.json.claim.0123.1", "left by a process that was killed");
-  folder.write("generation-000003.json.claim.0123.1", "of a start that is just happening");
+TEST_F(Series, RemovesWhatIsUnfinishedOrFencedAndKeepsWhatIsDamagedOrNotItsOwn) {
+  const TemporaryFolder other;
+  save({1, 2, 3, 4});
+  fs::remove(folder_ / "step-000000000002-g000001/manifest.json");
+  fs::remove(folder_ / "step-000000000003-g000001/model.safetensors");
+  record(folder_, 2, 3);
+  folder_.write("generation-000001.json.claim.0123.1", "left by a process that was killed");
+  folder_.write("generation-000003.json.claim.0123.1", "of a start that is just happening");
   for (const char* name : {"step-000000000007-g000001", "step-7-g1", "step-000000000007", "notes"}) {
-    folder.write(fs::path(name) / "mine.txt", "the user's");
+    folder_.write(fs::path(name) / "mine.txt", "the user's");
   }
-  folder.write("step-000000000008-g000001", "a file");
+  folder_.write("step-000000000008-g000001", "a file");
   // A snapshot of another run, linked here, without a manifest.
   other.write("kept.txt", "another run's");
-  fs::create_directory_symlink(other.string(), folder / "step-000000000009-g000001");
+  fs::create_directory_symlink(other.string(), folder_ / "step-000000000009-g000001");
 
-  clean(folder, {.keep = 2});
-  EXPECT_THAT(whole_steps(folder), ElementsAre(1));  // 4 is fenced, 2 was not finished, 3 is damaged
-  EXPECT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(3));
-  EXPECT_THAT(steps_of(folder, SnapshotState::unfinished), IsEmpty());
-  EXPECT_FALSE(fs::exists(folder / "generation-000001.json.claim.0123.1"));
-  EXPECT_TRUE(fs::exists(folder / "generation-000003.json.claim.0123.1"));
-  for (const char* name : {"step-7-g1", "step-000000000007", "notes"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
-  EXPECT_TRUE(fs::exists(folder / "step-000000000008-g000001"));
+  clean(folder_, {.keep = 2});
+  EXPECT_THAT(whole(), ElementsAre(1));  // 4 is fenced, 2 was not finished, 3 is damaged
+  EXPECT_THAT(steps(SnapshotState::damaged), ElementsAre(3));
+  EXPECT_THAT(steps(SnapshotState::unfinished), IsEmpty());
+  EXPECT_FALSE(fs::exists(folder_ / "generation-000001.json.claim.0123.1"));
+  EXPECT_TRUE(fs::exists(folder_ / "generation-000003.json.claim.0123.1"));
+  for (const char* name : {"step-7-g1", "step-000000000007", "notes"}) EXPECT_TRUE(fs::exists(folder_ / name)) << name;
+  EXPECT_TRUE(fs::exists(folder_ / "step-000000000008-g000001"));
   EXPECT_TRUE(fs::exists(other / "kept.txt"));
 }
 
-TEST(Series, GoesOnCleaningWhereOneCanNotBeRemoved) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder, step, 1);
-  folder.write("step-000000000003-g000001/sub/mine.txt", "the user's");
-  expect_text(error_of<SystemError>([&] { clean(folder, {.keep = 1}); }), {"step-000000000003", "not empty"});
-  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
-  EXPECT_THAT(steps_of(folder, SnapshotState::unfinished), ElementsAre(3));
+TEST_F(Series, GoesOnCleaningWhereOneCanNotBeRemoved) {
+  save({1, 2, 3, 4});
+  folder_.write("step-000000000003-g000001/sub/mine.txt", "the user's");
+  expect_text(error_of<SystemError>([&] { clean(folder_, {.keep = 1}); }), {"step-000000000003", "not empty"});
+  EXPECT_THAT(whole(), ElementsAre(4));
+  EXPECT_THAT(steps(SnapshotState::unfinished), ElementsAre(3));
 }
 
-TEST(Series, DamageIsFoundAndNamed) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 1, 1);
-  const fs::path snapshot = folder / "step-000000000001-g000001";
+TEST_F(Series, DamageIsFoundAndNamed) {
+  save({1});
+  const fs::path snapshot = folder_ / "step-000000000001-g000001";
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
     const std::string text = text_of(snapshot / name);
     for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
       flip(snapshot / name, bit);
-      expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
+      expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder_).at(0)); }),
                   {name, "is damaged", "checksum"});
       ASSERT_FALSE(HasFailure()) << bit;
       flip(snapshot / name, bit);
     }
     std::ofstream(snapshot / name, std::ios::binary) << text.substr(0, text.size() - 1);
-    expect_text(list_snapshots(folder).at(0).why_not, {name, "bytes, and the manifest says"});
+    expect_text(why_not(), {name, "bytes, and the manifest says"});
     fs::remove(snapshot / name);
-    expect_text(list_snapshots(folder).at(0).why_not, {name, "is missing"});
+    expect_text(why_not(), {name, "is missing"});
     expect_text(error_of<CorruptData>([&] { open_snapshot(snapshot); }), {name, "is missing"});
     std::ofstream(snapshot / name, std::ios::binary) << text;
-    EXPECT_NO_THROW(verify_snapshot(list_snapshots(folder).at(0)));
+    EXPECT_NO_THROW(verify_snapshot(list_snapshots(folder_).at(0)));
   }
-  fs::rename(snapshot, folder / "step-000000000002-g000001");
-  expect_text(list_snapshots(folder).at(0).why_not, {"its manifest is that of step 1 of generation 1"});
+  fs::rename(snapshot, folder_ / "step-000000000002-g000001");
+  expect_text(why_not(), {"its manifest is that of step 1 of generation 1"});
 }
 
-TEST(Series, ShardsOnOneDiskAreWholeAndOnTwoAreParts) {
-  const TemporaryFolder folder;
-  const fs::path one = folder / "one", two = folder / "two";
+TEST_F(Series, ShardsOnOneDiskAreWholeAndOnTwoAreParts) {
+  const fs::path one = folder_ / "one", two = folder_ / "two";
   for (const fs::path& disk : {one, two}) {
     fs::create_directories(disk);
     record(disk, 1, std::nullopt);
   }
   save_shards({one, one}, 1, 1);
-  EXPECT_THAT(whole_steps(one), ElementsAre(1));
+  EXPECT_THAT(steps_of(one, SnapshotState::whole), ElementsAre(1));
   expect_step(newest_whole(one).value());
 
   save_shards({one, two}, 2, 1);
@@ -416,32 +377,28 @@ TEST(Series, ShardsOnOneDiskAreWholeAndOnTwoAreParts) {
   clean(one, {.keep = 1, .being_written = 4});
   EXPECT_THAT(steps_of(one, SnapshotState::partial), ElementsAre(2));
   EXPECT_THAT(steps_of(one, SnapshotState::unfinished), ElementsAre(4));
-  EXPECT_THAT(whole_steps(one), IsEmpty());
+  EXPECT_THAT(steps_of(one, SnapshotState::whole), IsEmpty());
   record(one, 2, 1);
   EXPECT_THAT(steps_of(one, SnapshotState::fenced), ElementsAre(2));
 }
 
-TEST(Series, AFileThatLacksItsSlicesIsDamaged) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  const Manifest manifest = save_shards({folder.string(), folder.string()}, 1, 1);
-  const fs::path snapshot = folder / "step-000000000001-g000001";
+TEST_F(Series, AFileThatLacksItsSlicesIsDamaged) {
+  const Manifest manifest = save_shards({folder_.string(), folder_.string()}, 1, 1);
+  const fs::path snapshot = folder_ / "step-000000000001-g000001";
   Manifest hostile = manifest;  // the sum of slices is right, and no file has them
   hostile.items.at(1).sliced.at(0).slices = {{"optimizer.r0000.safetensors", 0, 3},
                                              {"optimizer.r0001.safetensors", 3, 6}};
   write_text(snapshot / "manifest.json", to_text(hostile));
-  expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
+  expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder_).at(0)); }),
               {"optimizer.r0000.safetensors lacks a slice F32 [3] of tensor 'w' of item 'optimizer'"});
 }
 
-TEST(Series, AStepThatIsSavedAgainTakesTheOldOnesPlace) {
-  const TemporaryFolder folder;
-  record(folder, 1, std::nullopt);
-  save_step(folder, 1, 1, 1000);
-  fs::resize_file(folder / "step-000000000001-g000001/model.safetensors", 10);
-  EXPECT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(1));
-  save_step(folder, 1, 1, 4);
-  expect_step(newest_whole(folder).value());
+TEST_F(Series, AStepThatIsSavedAgainTakesTheOldOnesPlace) {
+  save_step(folder_, 1, 1, 1000);
+  fs::resize_file(folder_ / "step-000000000001-g000001/model.safetensors", 10);
+  EXPECT_THAT(steps(SnapshotState::damaged), ElementsAre(1));
+  save_step(folder_, 1, 1, 4);
+  expect_step(newest_whole(folder_).value());
 }
 
 TEST(SeriesLock, ASecondProcessIsRefusedWithTheFirstOnesName) {
@@ -462,65 +419,54 @@ TEST(SeriesLock, ASecondProcessIsRefusedWithTheFirstOnesName) {
   EXPECT_THAT(text, AllOf(HasSubstr("node8"), ::testing::Not(HasSubstr("node7"))));
 }
 
-TEST(Series, AFileSystemWithoutLinksAndFilesThatHaveNoNameHasSnapshotsToo) {
+TEST_F(Series, AFileSystemWithoutLinksAndFilesThatHaveNoNameHasSnapshotsToo) {
   for (const int error : {EPERM, EOPNOTSUPP, ENOSYS}) {
-    const TemporaryFolder folder;
+    const fs::path run = folder_ / std::to_string(error);
     Child child([&](const lockstep::testing::Line&) {
       EXPECT_TRUE(lockstep::testing::forbid_calls(EOPNOTSUPP, error));
-      Job(folder / "run").save();
-      Job(folder / "run").save();
-      EXPECT_THROW(record(folder / "run", 2, 1), InvalidArgument) << "another has that number";
+      Job(run).save();
+      Job(run).save();
+      EXPECT_THROW(record(run, 2, 1), InvalidArgument) << "another has that number";
       return ::testing::Test::HasFailure() ? 1 : 0;
     });
     EXPECT_EQ(child.wait(), 0) << error;
-    const auto newest = newest_whole(folder / "run");
+    const auto newest = newest_whole(run);
     ASSERT_TRUE(newest);
     EXPECT_EQ(std::pair(newest->step, newest->generation), std::pair(std::int64_t{2}, std::int64_t{2}));
   }
 }
 
 // A sparse file, /dev/zero or a pipe where a record or a manifest was: nobody waits for it, or reads it to its end.
-TEST(Series, ARecordOrManifestThatIsNoFileOrTooLongIsDamaged) {
-  for (const char* victim : {"generation-000001.json", "step-000000000001-g000001/manifest.json"}) {
-    for (const char* kind : {"sparse", "pipe", "zero"}) {
-      const TemporaryFolder folder;
-      const fs::path run = folder / "run";
-      Job(run).save();
-      const fs::path path = run / victim;
-      if (std::string_view(kind) == "sparse") {
-        fs::resize_file(path, std::uintmax_t{1} << 36);
-      } else {
+TEST_F(Series, ARecordOrManifestThatIsNoFileOrTooLongIsDamaged) {
+  const std::function<void(const fs::path&)> spoil[] = {
+      [](const fs::path& path) { fs::resize_file(path, std::uintmax_t{1} << 36); },
+      [](const fs::path& path) {
         fs::remove(path);
-        if (std::string_view(kind) == "pipe") {
-          ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-        } else {
-          fs::create_symlink("/dev/zero", path);
-        }
-      }
-      const bool is_record = std::string_view(victim).starts_with("generation");
-      if (is_record) {
-        EXPECT_FALSE(list_generations(run).at(0).why_not.empty()) << kind;
-      } else {
-        EXPECT_EQ(list_snapshots(run).at(0).state, SnapshotState::damaged) << kind;
-      }
-    }
+        ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+      },
+      [](const fs::path& path) {
+        fs::remove(path);
+        fs::create_symlink("/dev/zero", path);
+      }};
+  for (std::size_t i = 0; i < std::size(spoil); ++i) {
+    const fs::path run = folder_ / std::to_string(i);
+    Job(run).save();
+    spoil[i](run / "step-000000000001-g000001/manifest.json");
+    EXPECT_EQ(list_snapshots(run).at(0).state, SnapshotState::damaged) << i;
+    spoil[i](run / "generation-000001.json");
+    EXPECT_FALSE(list_generations(run).at(0).why_not.empty()) << i;
   }
 }
 
-TEST(SeriesLock, ALinkIsRefusedAndItsTargetStays) {
+TEST(SeriesLock, ALinkOrAFileInItsPlaceIsRefusedAndStays) {
   const TemporaryFolder folder;
   fs::create_directory(folder / "run");
-  std::ofstream(folder / "mine") << "precious";
+  folder.write("mine", "precious");
   fs::create_symlink(folder / "mine", folder / "run/lock");
   expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run/lock' is a symbolic link"});
+  expect_text(error_of([&] { SeriesLock(folder / "mine", "me"); }), {"mine", "is a file, and must be a folder"});
+  expect_text(error_of([&] { SeriesLock(folder / "mine/below", "me"); }), {"a part of this path is a file"});
   EXPECT_EQ(text_of(folder / "mine"), "precious");
-}
-
-TEST(SeriesLock, AFileIsNoFolder) {
-  const TemporaryFolder folder;
-  folder.write("run", "text");
-  expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run", "is a file, and must be a folder"});
-  expect_text(error_of([&] { SeriesLock(folder / "run/below", "me"); }), {"a part of this path is a file"});
 }
 
 }  // namespace
