@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/progress/progress.h"
+#include "runtime/trace/process_trace.h"
+#include "tests/unit/train/single_group.h"
 
 namespace lockstep::progress_line_test {
 namespace {
@@ -17,8 +20,11 @@ using std::chrono::seconds;
 
 class ProgressLineTest : public ::testing::Test {
  protected:
-  ProgressLine make(ProgressMode mode, std::int64_t total) {
-    return ProgressLine(mode, total, begin_, [this](std::string_view text) { written_.emplace_back(text); });
+  ProgressLine make(ProgressMode mode, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1,
+                    ProgressLine::Scalars scalars = nullptr) {
+    return ProgressLine(
+        mode, total, begin_, [this](std::string_view text) { written_.emplace_back(text); }, last_batch, last_record,
+        std::move(scalars));
   }
   ProgressLine::Clock::time_point at(milliseconds since_begin) const { return begin_ + since_begin; }
 
@@ -43,15 +49,18 @@ TEST(ProgressMode, IsChosenFromRankTerminalLauncherAndWish) {
   EXPECT_THROW(choose({{"LOCKSTEP_PROGRESS", "fancy"}}, 1, true), InvalidArgument);
 }
 
-TEST_F(ProgressLineTest, ALineTellsStepLossSpeedAndTimeLeft) {
-  ProgressLine line = make(ProgressMode::lines, 10);
-  line.step({.loss = 2.5, .samples = 30}, at(seconds(2)));
-  EXPECT_EQ(written_, (std::vector<std::string>{"step 1/10  0:18 left  loss 2.5000  15 samples/s\n"}));
+TEST_F(ProgressLineTest, TellsStepLossSpeedAndTimeLeft) {
+  make(ProgressMode::lines, 10).step({.loss = 2.5, .samples = 30}, at(seconds(2)));
+  make(ProgressMode::redraws, 4).step({.loss = 2.5, .samples = 30}, at(seconds(1)));
+  make(ProgressMode::redraws, 0).step({.samples = 10}, at(seconds(1)));
+  EXPECT_EQ(written_,
+            (std::vector<std::string>{"step 1/10  0:18 left  loss 2.5000  15 samples/s\n",
+                                      "step 1/4 [#####...............]  0:03 left  loss 2.5000  30 samples/s\r",
+                                      "step 1  10 samples/s\r"}));
 }
 
 TEST_F(ProgressLineTest, AGlobalBatchCountsOnceAndThoseThatWereNotToldCountAsIt) {
-  ProgressLine line(
-      ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, 3);
+  ProgressLine line = make(ProgressMode::lines, 0, 3);
   const trace::StepRecord none;
   line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, none, at(seconds(2)));  // of an earlier loop
   line.step(GlobalBatch{.step = 4, .weight = 8, .loss = 2.0}, none, at(seconds(4)));
@@ -67,8 +76,7 @@ TEST_F(ProgressLineTest, ALoopWithoutAStepHasNoLossAndNoCommunication) {
   trace::StepRecord record;
   record.step = 5;
   record.waited = std::chrono::milliseconds(7);
-  ProgressLine line(
-      ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, 3, 5);
+  ProgressLine line = make(ProgressMode::lines, 0, 3, 5);
   line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, record, at(seconds(2)));
   line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, record, at(seconds(4)));
   line.finish(at(seconds(5)));
@@ -76,12 +84,6 @@ TEST_F(ProgressLineTest, ALoopWithoutAStepHasNoLossAndNoCommunication) {
   record.step = 6;  // and one that trains has both
   line.step(GlobalBatch{.step = 4, .weight = 8, .loss = 1.0}, record, at(seconds(8)));
   EXPECT_EQ(written_.back(), "step 3  loss 1.0000  1 samples/s  communication: 7.0 ms waited, 0 ns hidden\n");
-}
-
-TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {
-  ProgressLine line = make(ProgressMode::redraws, 4);
-  line.step({.loss = 2.5, .samples = 30}, at(seconds(1)));
-  EXPECT_EQ(written_.back(), "step 1/4 [#####...............]  0:03 left  loss 2.5000  30 samples/s\r");
 }
 
 // A terminal of 80 columns cuts the communication off.
@@ -102,21 +104,13 @@ TEST_F(ProgressLineTest, TheTimeLeftStandsBeforeWhatMayBeCutOff) {
 // Three of them: the program's before the library's, by name so that they keep their places.
 TEST_F(ProgressLineTest, TellsTheNewestScalars) {
   std::vector<trace::Scalar> scalars{{"grad_norm", 5, 1.25}, {"loss", 5, 2.5}, {"lr", 5, 0.001}};
-  ProgressLine line(
-      ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, -1, -1,
-      [&] { return scalars; });
+  ProgressLine line = make(ProgressMode::lines, 0, -1, -1, [&] { return scalars; });
   line.step({.loss = 2.5}, at(seconds(2)));
   EXPECT_EQ(written_.back(), "step 1  loss 2.5000  grad_norm 1.25  lr 0.001\n");
   scalars.push_back({"val/loss", 4, std::nan("")});
   scalars.push_back({"val/acc", 4, 0.123456});
   line.step({.loss = 2.5}, at(seconds(4)));
   EXPECT_EQ(written_.back(), "step 2  loss 2.5000  grad_norm 1.25  val/acc 0.1235  val/loss nan\n");
-}
-
-TEST_F(ProgressLineTest, WithoutATotalThereIsNoBar) {
-  ProgressLine line = make(ProgressMode::redraws, 0);
-  line.step({.samples = 10}, at(seconds(1)));
-  EXPECT_EQ(written_.back(), "step 1  10 samples/s\r");
 }
 
 TEST_F(ProgressLineTest, TellsWhatWasWaitedAndHidden) {
@@ -149,11 +143,8 @@ TEST_F(ProgressLineTest, OnATerminalAShorterTextCoversTheLongerOne) {
   line.step({.loss = 9.5}, at(seconds(2)));
   line.note("hello");
   line.step({.loss = 8.5}, at(seconds(3)));
-  ASSERT_EQ(written_.size(), 4u);
-  EXPECT_EQ(written_[0], "step 1  loss 10.5000\r");
-  EXPECT_EQ(written_[1], "step 2  loss 9.5000 \r");
-  EXPECT_EQ(written_[2], "hello              \n");
-  EXPECT_EQ(written_[3], "step 3  loss 8.5000\r");
+  EXPECT_EQ(written_, (std::vector<std::string>{"step 1  loss 10.5000\r", "step 2  loss 9.5000 \r",
+                                                "hello              \n", "step 3  loss 8.5000\r"}));
 }
 
 TEST_F(ProgressLineTest, TheEndIsDrawnOnceEvenIfTheLastStepWasNot) {
@@ -171,6 +162,31 @@ TEST_F(ProgressLineTest, ARankThatDoesNotDrawWritesNothing) {
   line.note("hello");
   line.finish(at(seconds(2)));
   EXPECT_TRUE(written_.empty());
+}
+
+std::int64_t time_left() { return trace::totals().left; }
+
+TEST(Progress, OfAnInnerLoopLeavesTheOuterLoopsTimeLeftAlone) {
+  trace::open_trace({}, "");
+  const auto group = testing::single_group();
+  Progress training(*group, 1000);
+  training.step(ProgressStep{});
+  const auto left = time_left();
+  EXPECT_GE(left, 0);
+  {
+    Progress validation(*group, 5);
+    validation.step(ProgressStep{});
+    EXPECT_EQ(time_left(), left);
+  }
+  EXPECT_EQ(time_left(), left);
+  training.finish();
+  EXPECT_EQ(time_left(), -1);
+  {
+    Progress without_an_end(*group, 1000);  // as an exception leaves it
+    without_an_end.step(ProgressStep{});
+    EXPECT_GE(time_left(), 0);
+  }
+  EXPECT_EQ(time_left(), -1);
 }
 
 }  // namespace
