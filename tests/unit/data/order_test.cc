@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -198,32 +197,6 @@ TEST(PermutationStatistics, EveryPairIsAsLikelyAtTwoPositions) {
         cells.expect_as_likely(
             fmt::format("length {}, positions {} and {}, {} cells", length, one, other, split.cells));
       }
-    }
-  }
-}
-
-// The orders in which five positions' samples come, by size: 120, as likely each.
-std::size_t rank_of_order(const std::array<std::int64_t, 5>& ids) {
-  std::size_t rank = 0;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto below = std::count_if(ids.begin() + static_cast<std::ptrdiff_t>(i), ids.end(),
-                                     [&](std::int64_t id) { return id < ids[i]; });
-    rank = rank * (ids.size() - i) + static_cast<std::size_t>(below);
-  }
-  return rank;
-}
-
-TEST(PermutationStatistics, EveryOrderOfFivePositionsIsAsLikely) {
-  for (const std::int64_t length : {std::int64_t{5}, std::int64_t{4096}, std::int64_t{4097}, std::int64_t{1} << 33}) {
-    for (const std::int64_t apart : {std::int64_t{1}, length / 5}) {
-      Cells cells(Doubles(120, 1));
-      for (int i = 0; i < 2 * kOrders; ++i) {
-        const Permutation order(length, static_cast<std::uint64_t>(i), i % 7);
-        std::array<std::int64_t, 5> ids;
-        for (std::size_t k = 0; k < ids.size(); ++k) ids[k] = order[static_cast<std::int64_t>(k) * apart];
-        cells.count(rank_of_order(ids));
-      }
-      cells.expect_as_likely(fmt::format("length {}, positions {} apart", length, apart));
     }
   }
 }

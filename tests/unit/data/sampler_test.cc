@@ -53,22 +53,6 @@ TEST(Chunk, SplitsAsPyTorchDoes) {
   EXPECT_EQ(pieces(0, 3), (Ids{0, 0, 0}));
 }
 
-TEST(Chunk, PiecesCoverTheRowsOnceForEverySizeAndWorld) {
-  for (std::int64_t rows = 0; rows <= 70; ++rows) {
-    for (int world = 1; world <= 17; ++world) {
-      std::int64_t next = 0;
-      for (int rank = 0; rank < world; ++rank) {
-        const RowRange range = chunk(rows, rank, world);
-        ASSERT_EQ(range.begin, next) << rows << " over " << world;
-        ASSERT_GE(range.count, 0);
-        ASSERT_LE(range.count, (rows + world - 1) / world);
-        next += range.count;
-      }
-      ASSERT_EQ(next, rows);
-    }
-  }
-}
-
 TEST(DistributedSampler, PadsFromTheFrontOrDropsTheTail) {
   struct Case {
     std::int64_t length;

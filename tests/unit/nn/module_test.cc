@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/module.h"
-
+// Modules, and a transformer of them.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "lockstep/base/error.h"
+#include "lockstep/nn/module.h"
 #include "lockstep/nn/nn.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/support/error_of.h"
 #include "tests/support/messages.h"
+#include "tests/unit/autograd/gradient_check.h"
 
 namespace lockstep::nn::module_test {
 namespace {
@@ -97,6 +102,51 @@ TEST(Module, WrongNamesAreRefused) {
   EXPECT_THROW(Bad(""), InvalidArgument);
   EXPECT_THROW(Bad("a.b"), InvalidArgument);
   EXPECT_THROW(Module()(Tensor::zeros({1})), InvalidArgument) << "a forward that is not overridden";
+}
+
+TEST(Transformer, NamesItsParameters) {
+  const TransformerBlock block({.channels = 4, .heads = 2, .dropout = 0});
+  std::vector<std::string> names;
+  for (const NamedParameter& p : block.named_parameters()) names.push_back(p.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"norm1.weight", "norm1.bias", "attention.qkv.weight", "attention.qkv.bias",
+                                      "attention.project.weight", "attention.project.bias", "norm2.weight",
+                                      "norm2.bias", "widen.weight", "widen.bias", "narrow.weight", "narrow.bias"}));
+}
+
+// The whole block against difference quotients: residuals, and parameters used in their places, dropout included.
+TEST(Transformer, ABlocksGradientsEqualDifferenceQuotients) {
+  TransformerBlock block({.channels = 6, .heads = 2, .dropout = 0.3f, .deviation = 0.5f});
+  block.set_context({.seed = 5, .step = 9, .sample_ids = {3, 8}});
+  std::vector<Tensor> inputs{testing::random_tensor({2, 3, 6}, 1)};
+  for (const Tensor& parameter : block.parameters()) inputs.push_back(parameter);
+  testing::expect_gradients([&](const std::vector<Tensor>& x) { return block(x[0]); }, inputs);
+}
+
+TEST(Transformer, RandomnessNeedsAContextInTrainingOnly) {
+  TransformerBlock block({.channels = 6, .heads = 2, .dropout = 0.3f});
+  const Tensor x = testing::random_tensor({1, 3, 6}, 1);
+  lockstep::testing::expect_text(lockstep::testing::error_of([&] { block(x); }), {"set_context"});
+  block.eval();
+  const std::vector<float> evaluated = block(x).to_vector();
+  EXPECT_EQ(block(x).to_vector(), evaluated);
+  block.train();
+  block.set_context({.seed = 1, .step = 1, .sample_ids = {4}});
+  EXPECT_NE(block(x).to_vector(), evaluated);
+}
+
+TEST(Transformer, TwoDropoutsOfATreeDrawDifferently) {
+  Sequential model{Dropout(0.5f), Dropout(0.5f)};
+  model.set_context({.seed = 1, .step = 1, .sample_ids = {0}});
+  int once = 0, both = 0;
+  for (const float value : model(Tensor::ones({1, 10000})).to_vector()) (value == 0 ? once : both) += 1;
+  EXPECT_NEAR(both, 2500, 200);
+}
+
+TEST(Transformer, BadSizesAreRefused) {
+  EXPECT_THROW(TransformerBlock({.channels = 10, .heads = 4}), InvalidArgument);
+  EXPECT_THROW(CausalSelfAttention({.channels = 8, .heads = 0}), InvalidArgument);
+  EXPECT_THROW(Dropout(1.0f), InvalidArgument);
 }
 
 }  // namespace
