@@ -33,16 +33,6 @@ struct Outcome {
   std::exception_ptr first GUARDED_BY(mutex);
 };
 
-bool is_peer_lost(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerLost&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 std::vector<int> hosts_of(int ranks, const RankThreadsOptions& options) {
   std::vector<int> hosts = options.hosts;
   if (hosts.empty() && options.ranks_of_host > 0) {
@@ -71,12 +61,15 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
 void run_rank(const GroupContext& context, const Backend& backend, const RankBody& body, const Deadline& deadline,
               Outcome& outcome) {
   std::exception_ptr error;
+  bool consequence = false;
   try {
     body(backend.create(context, deadline));
+  } catch (const PeerLost&) {
+    error = std::current_exception();
+    consequence = true;
   } catch (...) {
     error = std::current_exception();
   }
-  const bool consequence = error && is_peer_lost(error);
   MutexLock lock(outcome.mutex);
   if (error && (!outcome.first || (outcome.first_is_consequence && !consequence))) {
     outcome.first = error;
@@ -97,26 +90,19 @@ void wait_for_all(Outcome& outcome, const Deadline& limit) {
   }
 }
 
+// As the first of these types that it is, else as an Error.
+template <typename... Errors>
+[[noreturn]] void throw_as(const std::exception& error, const std::string& text) {
+  ((dynamic_cast<const Errors*>(&error) != nullptr ? throw Errors(text) : void()), ...);
+  throw Error(text);
+}
+
 [[noreturn]] void rethrow(const std::exception_ptr& error, int rank) {
-  const auto text = [rank](const std::exception& e) { return fmt::format("rank {}: {}", rank, e.what()); };
   try {
     std::rethrow_exception(error);
-  } catch (const PeerLost& e) {
-    throw PeerLost(text(e));
-  } catch (const Timeout& e) {
-    throw Timeout(text(e));
-  } catch (const Mismatch& e) {
-    throw Mismatch(text(e));
-  } catch (const InvalidArgument& e) {
-    throw InvalidArgument(text(e));
-  } catch (const BackendUnavailable& e) {
-    throw BackendUnavailable(text(e));
-  } catch (const StoreError& e) {
-    throw StoreError(text(e));
-  } catch (const CorruptData& e) {
-    throw CorruptData(text(e));
   } catch (const std::exception& e) {
-    throw Error(text(e));
+    throw_as<PeerLost, Timeout, Mismatch, InvalidArgument, BackendUnavailable, StoreError, CorruptData>(
+        e, fmt::format("rank {}: {}", rank, e.what()));
   }
 }
 
