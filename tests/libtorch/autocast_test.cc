@@ -123,12 +123,6 @@ TEST(Autocast, WhatLibTorchLacksIsRefusedAndChangesNothing) {
   if (TORCH_VERSION_MAJOR == 1) says([] { const Autocast scope(at::kCPU, at::kHalf); }, "the dtype is Half");
 }
 
-struct Net : ::torch::nn::Module {
-  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 8));
-  ::torch::nn::Linear out = register_module("out", ::torch::nn::Linear(8, 2));
-  at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
-};
-
 // Weights and biases are cast: the product is one operator.
 struct CastNet : ::torch::nn::Module {
   ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 8));
@@ -231,41 +225,6 @@ TEST(Autocast, AScopeMayBeAnywhereAroundSteps) {
   expect_the_same_in_any_scope(torchs, {.reproducible = {.micro_batches = 4, .global_batch = 12}});
   expect_the_same_in_any_scope([](auto& ddp) { return libtorch::ShardedOptimizer<AdamW>(ddp, Options(0.05)); },
                                {.shard = Shard::optimizer});
-}
-
-// A loop as in the headers' first lines, over ranks: it learns, replicas stay equal, and one rank's Inf is left out.
-TEST(Autocast, TrainsWithAGradScalerAndAFusedOptimizer) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    initialize(net, 3);
-    libtorch::DistributedDataParallel ddp(net, group);
-    libtorch::FusedAdamW optimizer(ddp.parameters(), ::torch::optim::AdamWOptions(0.02));
-    libtorch::GradScaler scaler({.init_scale = 128});
-    const at::Tensor x = random_tensor({6, 4}, static_cast<std::uint64_t>(group->rank()));
-    double first = 0, last = 0;
-    for (int step = 0; step < 30; ++step) {
-      optimizer.zero_grad();
-      at::Tensor loss;
-      {
-        const Autocast scope(at::kCPU, at::kBFloat16);
-        const at::Tensor y = ddp(x);
-        EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-        loss = at::mse_loss(y.to(at::kFloat), x.slice(1, 0, 2));
-      }
-      if (step == 7 && group->rank() == 1) loss = loss * std::numeric_limits<float>::infinity();
-      scaler.scale(ddp.record_loss(loss)).backward();
-      EXPECT_EQ(net.in->weight.grad().scalar_type(), at::kFloat);
-      scaler.unscale_(optimizer);
-      ::torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0);
-      EXPECT_EQ(scaler.step(optimizer).item<float>() != 0, step == 7);
-      scaler.update();
-      if (step == 0) first = ddp.last_loss().value();
-      last = ddp.last_loss().value();
-    }
-    EXPECT_LT(last, first / 4);
-    EXPECT_EQ(scaler.get_scale(), 64);
-    ddp.check_replicas();
-  });
 }
 
 }  // namespace

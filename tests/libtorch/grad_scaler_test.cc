@@ -5,12 +5,11 @@
 #include <limits>
 #include <sstream>
 
-#include "tests/libtorch/common.h"
+#include "tests/libtorch/small_net.h"
 
 namespace lockstep::testing::grad_scaler_test {
 namespace {
 
-namespace nn = ::torch::nn;
 using libtorch::GradScaler;
 using libtorch::GradScalerOptions;
 
@@ -164,12 +163,6 @@ TEST(GradScaler, GoesOnFromAnArchive) {
   step(other);
   EXPECT_EQ(other.get_scale(), 8) << "the second step of two";
 }
-
-struct Net : nn::Module {
-  nn::Linear in = register_module("in", nn::Linear(4, 5));
-  nn::Linear out = register_module("out", nn::Linear(5, 2));
-  at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
-};
 
 // One rank alone sees an Inf; all leave out the same step, and train on as one process does that left it out.
 TEST(GradScaler, AnInfOnOneRankIsSeenByAll) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Noise within a module's forward, by DdpOptions::seed.
+#include <functional>
 #include <vector>
 
 #include "tests/libtorch/common.h"
@@ -46,23 +47,6 @@ std::vector<at::Tensor> kept(const Group& group, const libtorch::DdpOptions& opt
   return result;
 }
 
-TEST(Seed, MakesEveryStepMicroBatchAndRankADifferentNoiseAndARunThatGoesOnTheSame) {
-  std::vector<std::vector<at::Tensor>> of_ranks(2);
-  run_torch_ranks(2, [&](const Group& group) {
-    const libtorch::DdpOptions options{.seed = 7};
-    auto& all = of_ranks[static_cast<std::size_t>(group->rank())];
-    all = kept(group, options, 0, 4);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(all[i], all[j])) << i << ' ' << j;
-    }
-    const std::vector<at::Tensor> later = kept(group, options, 2, 4);
-    ASSERT_EQ(later.size(), 4u);
-    for (std::size_t i = 0; i < later.size(); ++i) EXPECT_TRUE(at::equal(later[i], all[4 + i])) << i;
-    EXPECT_FALSE(at::equal(kept(group, {.seed = 8}, 0, 1)[0], all[0]));
-  });
-  for (std::size_t i = 0; i < of_ranks[0].size(); ++i) EXPECT_FALSE(at::equal(of_ranks[0][i], of_ranks[1][i])) << i;
-}
-
 // The program's own noise of steps [begin, end), two draws in each.
 std::vector<at::Tensor> drawn(const Group& group, const libtorch::DdpOptions& options, int begin, int end) {
   Noisy net;
@@ -82,15 +66,17 @@ std::vector<at::Tensor> drawn(const Group& group, const libtorch::DdpOptions& op
   return result;
 }
 
-TEST(Generator, DrawsTheSameInARunThatResumesAndOthersOnEachRankAndInEachStep) {
+// By `noise_of`, (group, options, begin, end): the noise of two draws in each step.
+void expect_noise(
+    const std::function<std::vector<at::Tensor>(const Group&, const libtorch::DdpOptions&, int, int)>& noise_of) {
   std::vector<std::vector<at::Tensor>> of_ranks(2);
   run_torch_ranks(2, [&](const Group& group) {
     auto& all = of_ranks[static_cast<std::size_t>(group->rank())];
-    all = drawn(group, {.seed = 7}, 0, 4);
-    const std::vector<at::Tensor> later = drawn(group, {.seed = 7}, 2, 4);
+    all = noise_of(group, {.seed = 7}, 0, 4);
+    const std::vector<at::Tensor> later = noise_of(group, {.seed = 7}, 2, 4);
     ASSERT_EQ(later.size(), 4u);
     for (std::size_t i = 0; i < later.size(); ++i) EXPECT_TRUE(at::equal(later[i], all[4 + i])) << i;
-    EXPECT_FALSE(at::equal(drawn(group, {.seed = 8}, 0, 1)[0], all[0]));
+    EXPECT_FALSE(at::equal(noise_of(group, {.seed = 8}, 0, 1)[0], all[0]));
   });
   std::vector<at::Tensor> all = of_ranks[0];
   all.insert(all.end(), of_ranks[1].begin(), of_ranks[1].end());
@@ -98,6 +84,9 @@ TEST(Generator, DrawsTheSameInARunThatResumesAndOthersOnEachRankAndInEachStep) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(all[i], all[j])) << i << ' ' << j;
   }
 }
+
+TEST(Seed, MakesEveryStepMicroBatchAndRankADifferentNoiseAndARunThatGoesOnTheSame) { expect_noise(kept); }
+TEST(Generator, DrawsTheSameInARunThatResumesAndOthersOnEachRankAndInEachStep) { expect_noise(drawn); }
 
 TEST(Generator, LeavesTheProcesssAlone) {
   run_torch_ranks(1, [](const Group& group) {

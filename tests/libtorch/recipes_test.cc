@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs of docs/RECIPES.md, word for word between the marks, each trained by one rank and by several. recipes.sh
 // holds the page to them.
-#include <ATen/autocast_mode.h>
 #include <lockstep/libtorch.h>
-#include <torch/version.h>
 
-#include <filesystem>
 #include <numeric>
 #include <sstream>
 
@@ -62,21 +59,6 @@ void expect_net_alike(const std::string& name, int count, const NetRecipe& recip
     initialize(model, 1);
     recipe(group, model, batches_of(group, count));
     return weights_of(model);
-  });
-}
-
-TEST(Recipes, ScheduleAndClipping) {
-  expect_net_alike("schedule", 6, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
-    lockstep::libtorch::DistributedDataParallel ddp(model, group);
-    torch::optim::SGD optimizer(model.parameters(), 0.5);
-    torch::optim::StepLR schedule(optimizer, /*step_size=*/2, /*gamma=*/0.5);
-    for (const auto& batch : batches) {
-      optimizer.zero_grad();
-      torch::mse_loss(ddp(batch.data), batch.target).backward();
-      torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5);  // reduced gradients: the same norm on every rank
-      optimizer.step();
-      schedule.step();
-    }
   });
 }
 
@@ -312,62 +294,6 @@ TEST(Recipes, GradientPenalty) {
     }
     // end
   });
-}
-
-TEST(Recipes, TwoLossesInAStep) {
-  expect_net_alike("losses", 8, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
-    const std::vector<Batch> labelled(batches.begin(), batches.begin() + 4),
-        unlabelled(batches.begin() + 4, batches.end());
-    lockstep::libtorch::DistributedDataParallel ddp(model, group);
-    torch::optim::SGD optimizer(model.parameters(), 0.1);
-    for (std::size_t i = 0; i < labelled.size(); ++i) {
-      optimizer.zero_grad();
-      ddp.backward(torch::mse_loss(ddp(labelled[i].data), labelled[i].target));
-      const torch::Tensor x = unlabelled[i].data, wanted = ddp.module().forward(x).detach();
-      ddp.backward(0.5 * torch::mse_loss(ddp(x.flip(1)), wanted));  // adds to the gradients
-      optimizer.step();
-    }
-    EXPECT_EQ(ddp.steps(), 8) << "of all-reduces, two for each of the optimizer's";
-  });
-}
-
-TEST(Recipes, FrozenLayersAndTwoParameterGroups) {
-  expect_net_alike("groups", 4, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
-    model.first->weight.requires_grad_(false);  // before it is wrapped
-    lockstep::libtorch::DistributedDataParallel ddp(model, group);
-    std::vector<torch::optim::OptimizerParamGroup> groups{{{model.first->bias}}, {model.last->parameters()}};
-    groups[0].set_options(std::make_unique<torch::optim::SGDOptions>(0.01));
-    groups[1].set_options(std::make_unique<torch::optim::SGDOptions>(0.1));
-    torch::optim::SGD optimizer(groups, torch::optim::SGDOptions(0.1));
-    for (const auto& batch : batches) {
-      optimizer.zero_grad();
-      torch::mse_loss(ddp(batch.data), batch.target).backward();
-      optimizer.step();
-    }
-  });
-}
-
-TEST(Recipes, FineTuningFromAFileOfRankZeros) {
-  const std::string folder = ::testing::TempDir() + "lockstep_recipes";
-  std::filesystem::create_directories(folder);
-  const std::string file = folder + "/pretrained.pt";
-  auto pretrained = std::make_shared<Net>(4, 2);
-  initialize(*pretrained, 7);
-  torch::save(pretrained, file);
-  expect_alike("file", [&](const Group& group) {
-    const auto batches = batches_of(group, 4);
-    auto model = std::make_shared<Net>(4, 2);
-    lockstep::on_rank0([&] { torch::load(model, file); }, *group);  // an error of it reaches every rank
-    lockstep::libtorch::DistributedDataParallel ddp(model, group);  // rank 0's weights everywhere
-    torch::optim::SGD optimizer(model->parameters(), 0.05);
-    for (const auto& batch : batches) {
-      optimizer.zero_grad();
-      torch::mse_loss(ddp(batch.data), batch.target).backward();
-      optimizer.step();
-    }
-    return weights_of(*model);
-  });
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -2,10 +2,7 @@
 // SyncBatchNorm is BatchNorm on the rows of all ranks.
 #include "lockstep/libtorch/sync_batch_norm.h"
 
-#include <array>
-#include <future>
 #include <numeric>
-#include <thread>
 
 #include "tests/libtorch/common.h"
 
@@ -115,22 +112,9 @@ TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
   auto first_pair = make();
   first_pair->forward(data.slice(0, 0, 5));
 
-  std::array<std::promise<Group>, 4> of_rank;
-  std::promise<void> over;
-  const std::shared_future<void> is_over = over.get_future().share();
-  std::vector<std::thread> pairs;
-  for (std::size_t pair = 0; pair < 2; ++pair) {
-    pairs.emplace_back([&, pair] {
-      run_ranks(2, [&](Group group) {
-        const auto rank = 2 * pair + static_cast<std::size_t>(group->rank());
-        of_rank[rank].set_value(std::move(group));  // the rank below is its one thread
-        is_over.wait();
-      });
-    });
-  }
   run_torch_ranks(4, [&](const Group& group) {
     const auto rank = static_cast<std::size_t>(group->rank());
-    const Group own = of_rank[rank].get_future().get();
+    const Group own = group->split(group->rank() / 2);
     auto net = make();
     libtorch::convert_sync_batch_norm(*net, own);
     libtorch::DistributedDataParallel ddp(net, group);
@@ -150,8 +134,6 @@ TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
     EXPECT_LT(net->named_buffers()["1.running_mean"].abs().max().item<double>(), 10);
     EXPECT_EQ(net->named_buffers()["1.num_batches_tracked"].item<int>(), 2);
   });
-  over.set_value();
-  for (std::thread& pair : pairs) pair.join();
 }
 
 // Layers on both sides of two norms, of which a forward may leave out `side` and `head`.
@@ -258,39 +240,24 @@ TEST(SyncBatchNorm, OfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
 
 TEST(SyncBatchNorm, OfAnotherGroupLetsBucketsLeaveBetweenTheNorms) {
   const BranchSteps it{{5, 2}};
-  std::array<std::promise<Group>, 2> of_rank;
-  std::promise<void> over;
-  const std::shared_future<void> is_over = over.get_future().share();
-  const auto others = std::async(std::launch::async, [&] {
-    run_ranks(2, [&](Group group) {
-      const auto rank = static_cast<std::size_t>(group->rank());
-      of_rank[rank].set_value(std::move(group));  // the rank below is its one thread
-      is_over.wait();
-    });
-  });
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) { over.set_value(); });
   run_torch_ranks(2, [&](const Group& group) {
-    Branches net(of_rank[static_cast<std::size_t>(group->rank())].get_future().get());
+    Branches net(group->split(0));
     libtorch::DistributedDataParallel ddp(net, group, bucket_each());
     EXPECT_EQ(it.train(group, net, ddp), 1);
   });
 }
 
-TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {
-  run_torch_ranks(1, [](const Group& group) {
-    libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
-    EXPECT_EQ(norm->forward(at::zeros({0, 3, 4})).sizes(), (std::vector<std::int64_t>{0, 3, 4}));
-    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
-  });
-}
-
 TEST(SyncBatchNorm, OfNoRowsAnywhereKeepsWhatItHas) {
-  run_torch_ranks(2, [](const Group& group) {
-    libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
-    norm->forward(at::zeros({0, 3, 4})).sum().backward();
-    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
-    EXPECT_TRUE(norm->running_var.eq(1).all().item<bool>());
-  });
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [](const Group& group) {
+      libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+      const at::Tensor y = norm->forward(at::zeros({0, 3, 4}));
+      EXPECT_EQ(y.sizes(), (std::vector<std::int64_t>{0, 3, 4}));
+      if (group->size() > 1) y.sum().backward();  // alone it is the input
+      EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
+      EXPECT_TRUE(norm->running_var.eq(1).all().item<bool>());
+    });
+  }
 }
 
 TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
