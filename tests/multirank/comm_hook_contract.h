@@ -3,7 +3,7 @@
 #pragma once
 
 #include <bit>
-#include <cstring>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 

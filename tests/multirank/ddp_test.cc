@@ -2,11 +2,8 @@
 // N ranks compute what one process computes on the global batch, on the CPU and on GPUs that are fakes.
 #include <gtest/gtest.h>
 
-#include <mutex>
-#include <utility>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"

@@ -2,14 +2,12 @@
 // Ranks that differ, throw or leave: every other rank gets an error of its own, nobody hangs.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cerrno>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"

@@ -3,10 +3,8 @@
 // stops and resizes. The rest is in reproducible_contract.h.
 #include <functional>
 #include <set>
-#include <string>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"

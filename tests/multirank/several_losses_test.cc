@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several modules, losses and backwards in a step, over any number of ranks: as in one process, or an error.
 #include <string>
-#include <vector>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/base/random.h"

@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "runtime/ddp/trainer.h"
 #include "tests/support/error_of.h"

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <latch>
 #include <map>
-#include <stdexcept>
 #include <thread>
 
 #include "lockstep/base/error.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/job/cause.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/thrown_on.h"
 #include "tests/support/warnings.h"

@@ -4,10 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstring>
+#include <stdexcept>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/group_internals.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is tested on the CPU alone: when buckets go off, weights in a unit, and communication hooks that fail, or give
 // back something else than what is wanted.
-#include <exception>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <thread>
 

@@ -8,9 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
