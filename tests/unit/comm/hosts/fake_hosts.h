@@ -8,49 +8,15 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "runtime/base/host.h"
 #include "runtime/comm/hosts/shared_within_hosts.h"
 #include "runtime/comm/wire/process_group_wire.h"
-#include "runtime/store/hash_store.h"
-#include "tests/support/thread_scopes.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire {
 
 using Body = std::function<void(ProcessGroup&, const Hub&)>;
-
-inline rendezvous::Roster roster_of(const std::vector<int>& ranks_of_hosts) {
-  rendezvous::Roster roster;
-  for (std::size_t host = 0; host < ranks_of_hosts.size(); ++host) {
-    for (int local = 0; local < ranks_of_hosts[host]; ++local) {
-      const int rank = static_cast<int>(roster.size());
-      roster.push_back({rank, local, 100 + rank, "host" + std::to_string(host), boot_id(), std::to_string(host)});
-    }
-  }
-  return roster;
-}
-
-// Calls on_rank(context, deadline) on a thread for each rank.
-template <typename OnRank>
-void on_ranks(const rendezvous::Roster& roster, OnRank on_rank) {
-  const auto store = std::make_shared<store::HashStore>();
-  std::vector<std::thread> threads;
-  for (const rendezvous::Member& member : roster) {
-    threads.emplace_back([&, rank = member.rank] {
-      GroupContext context;
-      context.identity.rank = rank;
-      context.roster = roster;
-      context.store = store;
-      context.scopes = testing::scopes_over(*store);
-      context.timeout = std::chrono::seconds(40);
-      on_rank(context, Deadline::after(context.timeout));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 inline void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
   const rendezvous::Roster roster = roster_of(ranks_of_hosts);

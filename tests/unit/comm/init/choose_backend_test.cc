@@ -4,14 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <thread>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/init/agree.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 #include "tests/support/messages.h"
+#include "tests/support/on_threads.h"
 
 namespace lockstep::choose_backend_test {
 namespace {
@@ -19,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_message;
+using lockstep::testing::on_threads;
 
 constexpr std::chrono::seconds kPatience{40};
 
@@ -107,15 +106,12 @@ struct Wish {
 std::array<std::string, 2> choices_of_two(const Wish& of_rank_0, const Wish& of_rank_1) {
   std::array<std::string, 2> results;
   const GroupContext context = context_of({"a", "b"});
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank, own = context]() mutable {
-      own.identity.rank = rank;
-      const Wish& wish = rank == 0 ? of_rank_0 : of_rank_1;
-      results[static_cast<std::size_t>(rank)] = choice_of(wish.name, wish.candidates, own);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(2, [&](int rank) {
+    GroupContext own = context;
+    own.identity.rank = rank;
+    const Wish& wish = rank == 0 ? of_rank_0 : of_rank_1;
+    results[static_cast<std::size_t>(rank)] = choice_of(wish.name, wish.candidates, own);
+  });
   return results;
 }
 
@@ -147,41 +143,6 @@ TEST(ChooseBackend, TheBuiltInOnesServeAnyNumberOfRanks) {
   EXPECT_EQ(choice_of("auto", backends(), context_of({"a", "a"})), "shm");
   EXPECT_THROW(choose_backend("shm", backends(), context_of({"a", "b"}), Deadline::after(kPatience)),
                BackendUnavailable);
-}
-
-// A store that counts the keys that are waited for or read.
-class CountingStore : public store::HashStore {
- public:
-  std::string get(std::string_view key, const Deadline& deadline) override {
-    ++reads;
-    return HashStore::get(key, deadline);
-  }
-  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override {
-    reads += keys.size();
-    return HashStore::multi_get(keys, deadline);
-  }
-  std::atomic<std::size_t> reads = 0;
-};
-
-std::string reason_of(const GroupContext& context, const Reason& own) {
-  return agree_on_reasons("backend", {own}, context, Deadline::after(kPatience)).front().why_not;
-}
-
-// All but the last can take none, and so wait for nobody: no thread is needed for them.
-TEST(ChooseBackend, ThousandsAgreeWithoutEachReadingAll) {
-  constexpr int kRanks = 3000;
-  GroupContext context = context_of(std::vector<std::string>(kRanks, "a"));
-  const auto store = std::make_shared<CountingStore>();
-  context.store = store;
-  for (int rank = 0; rank < kRanks - 1; ++rank) {
-    context.identity.rank = rank;
-    const std::string own = "no x at " + std::to_string(rank);
-    ASSERT_EQ(reason_of(context, {"x", own}), own);
-  }
-  EXPECT_EQ(store->reads, 0u);
-  context.identity.rank = kRanks - 1;
-  EXPECT_EQ(reason_of(context, {"x", ""}), "rank 0 (host on-a, pid 1): no x at 0");
-  EXPECT_EQ(store->reads, kRanks + 1u) << "what all said, once, and the verdict";
 }
 
 TEST(ChooseBackend, AnAgreementThatIsNotReachedSaysWhoIsMissing) {

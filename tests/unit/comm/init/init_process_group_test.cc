@@ -36,6 +36,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
+#include "tests/support/on_threads.h"
 
 namespace lockstep::init_process_group_test {
 namespace {
@@ -64,14 +65,10 @@ class InitProcessGroup : public ::testing::Test {
   static void on_ranks(int size, const std::string& backend, OnRank on_rank) {
     const std::string url = "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() +
                             "?world_size=" + std::to_string(size) + "&rank=";
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < size; ++rank) {
-      ranks.emplace_back([&, rank] {
-        on_rank(init_process_group({.backend = backend, .init_method = url + std::to_string(rank), .timeout = 30s}),
-                rank);
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
+    lockstep::testing::on_threads(size, [&](int rank) {
+      on_rank(init_process_group({.backend = backend, .init_method = url + std::to_string(rank), .timeout = 30s}),
+              rank);
+    });
   }
   static void expect_sum(ProcessGroup& group) {
     float value = static_cast<float>(group.rank() + 1);

@@ -21,6 +21,7 @@
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 #include "tests/support/messages.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/warnings.h"
 
 namespace lockstep::tcp::authenticated_connector_test {
@@ -30,6 +31,7 @@ using namespace std::chrono_literals;
 using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_message;
+using lockstep::testing::on_threads;
 using lockstep::testing::text_of;
 using lockstep::testing::Warnings;
 
@@ -96,20 +98,15 @@ std::vector<Outcome> connect_ranks(const Start& start) {
   const auto roster = roster_of(start.ranks);
   AnnouncingStore store(start.hook);
   std::vector<Outcome> outcomes(start.secrets.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < start.ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Outcome& own = outcomes[static_cast<std::size_t>(rank)];
-      const Secret& secret = start.secrets[static_cast<std::size_t>(rank)];
-      try {
-        own.sockets =
-            connect_all(store, roster, rank, {.address = "127.0.0.1", .secret = secret}, Deadline::after(start.limit));
-      } catch (...) {
-        own.error = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(start.ranks, [&](int rank) {
+    Outcome& own = outcomes[static_cast<std::size_t>(rank)];
+    const ConnectOptions options{.address = "127.0.0.1", .secret = start.secrets[static_cast<std::size_t>(rank)]};
+    try {
+      own.sockets = connect_all(store, roster, rank, options, Deadline::after(start.limit));
+    } catch (...) {
+      own.error = std::current_exception();
+    }
+  });
   return outcomes;
 }
 

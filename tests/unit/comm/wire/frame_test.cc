@@ -11,6 +11,7 @@
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/p2p_queue.h"
 #include "tests/support/error_of.h"
+#include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire::frame_test {
 namespace {
@@ -120,8 +121,7 @@ TEST(ArrivalTable, TellsWhoCameLastAndHowLongAfterTheFirst) {
 
 // What differs, and weights, are tested on every backend by tests/conformance.
 TEST(Compare, LessDataThanTheRecordSays) {
-  rendezvous::Roster roster;
-  for (int r = 0; r < 2; ++r) roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  const rendezvous::Roster roster = roster_of({1, 1});
   comm::CollectiveArgs args;
   args.size = 2;
   const auto mismatch = [&](const comm::OpRecord& record, std::size_t bytes_of_0, std::size_t bytes_of_1) {
@@ -160,7 +160,7 @@ class P2pQueueTest : public ::testing::Test {
     office_.on_frame(1, frame);
   }
 
-  const rendezvous::Roster roster_ = {{0, 0, 100, "host", "boot"}, {1, 1, 101, "host", "boot"}};
+  const rendezvous::Roster roster_ = roster_of({2});
   std::vector<std::byte> memory_{100000};
   P2pQueue office_{roster_, 0};
 };

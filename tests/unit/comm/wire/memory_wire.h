@@ -7,16 +7,22 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "runtime/base/host.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
 #include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/net/stream.h"
+#include "runtime/store/hash_store.h"
+#include "tests/support/on_threads.h"
+#include "tests/support/thread_scopes.h"
 
 namespace lockstep::wire {
 
@@ -229,5 +235,31 @@ class MemoryWire final : public IdleWire {
 };
 
 using Hub = std::shared_ptr<MemoryWire::Hub>;
+
+inline rendezvous::Roster roster_of(const std::vector<int>& ranks_of_hosts) {
+  rendezvous::Roster roster;
+  for (std::size_t host = 0; host < ranks_of_hosts.size(); ++host) {
+    for (int local = 0; local < ranks_of_hosts[host]; ++local) {
+      const int rank = static_cast<int>(roster.size());
+      roster.push_back({rank, local, 100 + rank, "host" + std::to_string(host), boot_id(), std::to_string(host)});
+    }
+  }
+  return roster;
+}
+
+// Calls on_rank(context, deadline) on a thread for each rank of the hosts.
+template <typename OnRank>
+void on_ranks(const rendezvous::Roster& roster, OnRank on_rank) {
+  const auto store = std::make_shared<store::HashStore>();
+  testing::on_threads(static_cast<int>(roster.size()), [&](int rank) {
+    GroupContext context;
+    context.identity.rank = rank;
+    context.roster = roster;
+    context.store = store;
+    context.scopes = testing::scopes_over(*store);
+    context.timeout = std::chrono::seconds(40);
+    on_rank(context, Deadline::after(context.timeout));
+  });
+}
 
 }  // namespace lockstep::wire

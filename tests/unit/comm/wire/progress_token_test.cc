@@ -5,7 +5,8 @@
 
 #include <atomic>
 #include <thread>
-#include <vector>
+
+#include "tests/support/on_threads.h"
 
 namespace lockstep::wire::progress_token_test {
 namespace {
@@ -42,19 +43,14 @@ TEST(ProgressTokenTest, OneAtATimeHasItAndAllGetIt) {
       ++value;
       ++by_communication_thread;
     });
-    std::vector<std::thread> callers;
-    for (int i = 0; i < 3; ++i) {
-      callers.emplace_back([&] {
-        for (int times = 0; times < 200;) {
-          ProgressToken::Caller caller(token);
-          while (!caller.take()) std::this_thread::yield();
-          EXPECT_TRUE(caller.take()) << "once is enough";
-          ++value;
-          ++times;
-        }
-      });
-    }
-    for (std::thread& caller : callers) caller.join();
+    lockstep::testing::on_threads(3, [&](int /*caller*/) {
+      for (int times = 0; times < 200; ++times) {
+        ProgressToken::Caller caller(token);
+        while (!caller.take()) std::this_thread::yield();
+        EXPECT_TRUE(caller.take()) << "once is enough";
+        ++value;
+      }
+    });
     const int before = by_communication_thread.load();
     while (by_communication_thread.load() == before) std::this_thread::yield();  // it comes back by itself
   }

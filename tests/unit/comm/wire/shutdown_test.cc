@@ -60,7 +60,7 @@ class ShutdownTest : public ::testing::Test {
                                    std::shared_ptr<membership::Scopes> scopes = {}) {
     GroupContext context;
     context.identity.rank = rank;
-    for (int r = 0; r < 3; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+    context.roster = roster_of({1, 1, 1});
     context.scopes = scopes ? std::move(scopes) : scopes_over(store_);
     auto shutdown = std::make_unique<Shutdown>(
         wire_, context, [this] { ++failures_; }, limits);
