@@ -58,16 +58,6 @@ TEST_F(Logging, LabelsAndTextsAreNotPatterns) {
   EXPECT_EQ(logged([] { log_line(LogLevel::error, "{} 100%"); }), "[lockstep 50% of %v] error: {} 100%\n");
 }
 
-TEST_F(Logging, DisabledLinesFormatNothing) {
-  int evaluated = 0;
-  const auto text = logged([&] {
-    if (log_enabled(LogLevel::debug)) ++evaluated;
-    log_debug("{}", evaluated);
-  });
-  EXPECT_EQ(text, "");
-  EXPECT_EQ(evaluated, 0);
-}
-
 TEST_F(Logging, ASinkTakesTheLinesUntilItIsGivenUp) {
   std::vector<std::string> taken;
   EXPECT_EQ(logged([&] {
@@ -90,38 +80,38 @@ class LoggingDeathTest : public ::testing::Test {
   LoggingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
+// Ends with the number of levels that are enabled.
 [[noreturn]] void log_with_variable(const char* value) {
-  if (setenv("LOCKSTEP_LOG_LEVEL", value, 1) != 0) _exit(2);
+  if (setenv("LOCKSTEP_LOG_LEVEL", value, 1) != 0) _exit(99);
   log_debug("a debug line");
   log_info("an info line");
   log_info("another");
   log_warn("a warning");
-  _exit(0);
+  log_error("an error");
+  int enabled = 0;
+  for (const LogLevel level : {LogLevel::debug, LogLevel::info, LogLevel::warn, LogLevel::error}) {
+    enabled += log_enabled(level) ? 1 : 0;
+  }
+  _exit(enabled);
 }
 
 TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
-  EXPECT_EXIT(log_with_variable("debug"), ::testing::ExitedWithCode(0), "^\\[lockstep\\] debug: a debug line\n");
-  EXPECT_EXIT(log_with_variable("warning"), ::testing::ExitedWithCode(0), "^\\[lockstep\\] warning: a warning\n$");
-  EXPECT_EXIT(log_with_variable("off"), ::testing::ExitedWithCode(0), "^$");
-}
-
-// `warns`: whether lines of that level are written; those below it are not.
-[[noreturn]] void end_silently(const char* value, bool warns) {
-  if (setenv("LOCKSTEP_LOG_LEVEL", value, 1) != 0) _exit(2);
-  log_info("quiet");
-  if (!warns) log_error("quiet");
-  _exit(!log_enabled(LogLevel::info) && log_enabled(LogLevel::warn) == warns ? 0 : 1);
-}
-
-TEST_F(LoggingDeathTest, LevelsBelowTheChosenAreSilent) {
-  EXPECT_EXIT(end_silently("warn", true), ::testing::ExitedWithCode(0), "^$");
-  EXPECT_EXIT(end_silently("off", false), ::testing::ExitedWithCode(0), "^$");
-}
-
-TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
-  EXPECT_EXIT(log_with_variable("loud"), ::testing::ExitedWithCode(0),
-              "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is not a level; .*\n"
-              "\\[lockstep\\] info: an info line\n\\[lockstep\\] info: another\n\\[lockstep\\] warning: a warning\n$");
+  const std::string errors = "\\[lockstep\\] error: an error\n$";
+  const std::string warnings = "\\[lockstep\\] warning: a warning\n" + errors;
+  const std::string infos = "\\[lockstep\\] info: an info line\n\\[lockstep\\] info: another\n" + warnings;
+  struct Case {
+    const char* value;
+    int enabled;
+    std::string written;
+  };
+  for (const Case& one :
+       {Case{"debug", 4, "^\\[lockstep\\] debug: a debug line\n" + infos},
+        {"warning", 2, "^" + warnings},
+        {"warn", 2, "^" + warnings},
+        {"off", 0, "^$"},
+        {"loud", 3, "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is not a level; .*\n" + infos}}) {
+    EXPECT_EXIT(log_with_variable(one.value), ::testing::ExitedWithCode(one.enabled), one.written);
+  }
 }
 
 // Far beyond what any of it takes.
