@@ -232,52 +232,46 @@ TEST(StepBoard, ARankReadsWhatTheLaunchersSignalIsFor) {
   EXPECT_EQ(board.steps_done(0), std::nullopt) << "of no rank";
 }
 
-[[noreturn]] int quit(int code) { ::_exit(code); }
-[[noreturn]] int call_exit(int code) { std::exit(code); }
+void join_again_after_leaving() {
+  keep_program_left();
+  open_step_board(::getppid(), 1);
+}
+void fork_a_child_that_exits() {
+  if (::fork() == 0) std::exit(5);
+  ::wait(nullptr);
+}
 
 TEST(StepBoard, HasTheExitCodeOfTheProgramOrThatItHadNone) {
   struct End {
-    std::function<int()> body;
-    std::optional<int> exit_code = {};
-    bool has_left = false;
+    void (*before)();
+    void (*exit)(int);
+    int code;
+    std::optional<int> kept;
+    bool has_left;
   };
-  const End ends[] = {{[] { return call_exit(3); }, 3, true},
-                      {[] { return call_exit(256 + 7); }, 7, true},
-                      {[] { return quit(3); }},
-                      {[] {
-                         keep_exit_code(75);
-                         return quit(75);
-                       },
-                       75, true},
-                      {[] {
-                         keep_program_left();
-                         return quit(0);
-                       },
-                       {},
-                       true},
-                      {[] {
-                        keep_program_left();
-                        open_step_board(::getppid(), 1);
-                        return quit(0);
-                      }},
-                      {[] {
-                        if (::fork() == 0) std::exit(5);
-                        ::wait(nullptr);
-                        return quit(0);
-                      }}};
+  const auto nothing = [] {};
+  const End ends[] = {{nothing, std::exit, 3, 3, true},
+                      {nothing, std::exit, 256 + 7, 7, true},
+                      {nothing, ::_exit, 3, {}, false},
+                      {[] { keep_exit_code(75); }, ::_exit, 75, 75, true},
+                      {keep_program_left, ::_exit, 0, {}, true},
+                      {join_again_after_leaving, ::_exit, 0, {}, false},
+                      {fork_a_child_that_exits, ::_exit, 0, {}, false}};
   for (const End& end : ends) {
     const StepBoard board(2);
     EXPECT_FALSE(board.program(1)) << "nobody has come";
     Child rank([&](const Line&) {
       open_step_board(::getppid(), 1);
-      return end.body();
+      end.before();
+      end.exit(end.code);
+      return 0;
     });
     rank.wait();
     const auto program = board.program(1);
     ASSERT_TRUE(program);
     EXPECT_EQ(program->pid, rank.pid());
     EXPECT_EQ(program->has_left, end.has_left);
-    EXPECT_EQ(program->exit_code, end.exit_code);
+    EXPECT_EQ(program->exit_code, end.kept);
     EXPECT_FALSE(board.program(0));
   }
 }
