@@ -169,13 +169,12 @@ struct Split {
                                              static_cast<double>(length))
                  : id % cells);
   }
-  // For each pair of cells: how many pairs of samples there are; `of_two`: of two samples that are not the same.
-  Doubles pairs(std::int64_t length, bool of_two) const {
+  // For each pair of cells: how many pairs of two samples there are.
+  Doubles pairs(std::int64_t length) const {
     Doubles sizes(static_cast<std::size_t>(cells)), pairs;
     for (std::int64_t id = 0; id < length; ++id) ++sizes[(*this)(id, length)];
     for (std::size_t a = 0; a < sizes.size(); ++a) {
-      for (std::size_t b = 0; b < sizes.size(); ++b)
-        pairs.push_back(sizes[a] * (sizes[b] - (of_two && a == b ? 1 : 0)));
+      for (std::size_t b = 0; b < sizes.size(); ++b) pairs.push_back(sizes[a] * (sizes[b] - (a == b ? 1 : 0)));
     }
     return pairs;
   }
@@ -189,32 +188,13 @@ TEST(PermutationStatistics, EveryPairIsAsLikelyAtTwoPositions) {
       // Neighbours, and some that share a row or a column of the network.
       for (const auto& [one, other] :
            {std::pair<std::int64_t, std::int64_t>{0, 1}, {0, 64}, {3, 68}, {length - 2, length - 1}, {7, length / 2}}) {
-        Cells cells(split.pairs(length, true));
+        Cells cells(split.pairs(length));
         for (int i = 0; i < kOrders * (split.cells > 20 ? 3 : 1); ++i) {
           const Permutation order(length, static_cast<std::uint64_t>(i % 100), i / 100);
           cells.count(split(order[one], length) * static_cast<std::size_t>(split.cells) + split(order[other], length));
         }
         cells.expect_as_likely(
             fmt::format("length {}, positions {} and {}, {} cells", length, one, other, split.cells));
-      }
-    }
-  }
-}
-
-TEST(PermutationStatistics, NeighbouringSeedsAndEpochsAreIndependent) {
-  for (const std::int64_t length : {4096, 5003}) {
-    for (const Split split : {Split{13, true}, Split{16, false}}) {
-      for (const bool by_seed : {false, true}) {
-        Cells cells(split.pairs(length, false));
-        const auto sample = [&](int number, std::int64_t position) {
-          return split(
-              Permutation(length, static_cast<std::uint64_t>(by_seed ? number : 3), by_seed ? 3 : number)[position],
-              length);
-        };
-        for (int i = 0; i < kOrders; ++i) {
-          cells.count(sample(i, i % length) * static_cast<std::size_t>(split.cells) + sample(i + 1, i % length));
-        }
-        cells.expect_as_likely(fmt::format("length {}, by seed {}", length, by_seed));
       }
     }
   }

@@ -29,16 +29,6 @@ std::string text_of(MicroBatchRange node) {
   return "(" + text_of({node.begin, middle}) + "+" + text_of({middle, node.end}) + ")";
 }
 
-// Adds `sum` to the sums that are kept, after `merges` of them.
-void add(std::vector<std::string>& kept, std::string sum, int merges) {
-  for (; merges > 0; --merges) {
-    ASSERT_FALSE(kept.empty());
-    sum = "(" + kept.back() + "+" + sum + ")";
-    kept.pop_back();
-  }
-  kept.push_back(sum);
-}
-
 TEST(MicroBatchTree, IsThatOfAllReduce) {
   EXPECT_EQ(text_of({0, 1}), "0");
   EXPECT_EQ(text_of({0, 5}), "(((0+1)+(2+3))+4)");
@@ -58,28 +48,6 @@ TEST(MicroBatchTree, RunsAreEvenAndCoverAllShards) {
         next = run.end;
       }
       EXPECT_EQ(next, micro_batches);
-    }
-  }
-}
-
-// All ranks' nodes, added up as order_of_nodes() says, are the tree over all micro-batches.
-TEST(MicroBatchTree, NodesOfAllRanksAreAddedUpInTheirOrder) {
-  for (int micro_batches = 1; micro_batches <= 40; ++micro_batches) {
-    for (int world = 1; world <= micro_batches; ++world) {
-      const NodeOrder order = order_of_nodes(micro_batches, world);
-      ASSERT_EQ(order.merges.size(), static_cast<std::size_t>(world) * order.rows_per_rank);
-      std::vector<std::string> kept;
-      for (int rank = 0; rank < world; ++rank) {
-        const std::vector<MicroBatchRange> nodes =
-            whole_nodes(micro_batches, data::micro_batches_of(micro_batches, rank, world));
-        for (std::size_t row = 0; row < order.rows_per_rank; ++row) {
-          const std::uint8_t merges = order.merges[static_cast<std::size_t>(rank) * order.rows_per_rank + row];
-          ASSERT_EQ(merges == kSkippedRow, row >= nodes.size());
-          if (merges != kSkippedRow) add(kept, text_of(nodes[row]), merges);
-        }
-      }
-      EXPECT_EQ(kept, std::vector<std::string>{text_of({0, micro_batches})})
-          << micro_batches << " micro-batches, " << world << " ranks";
     }
   }
 }
