@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <latch>
 #include <thread>
 
 #include "runtime/comm/group_internals.h"
@@ -18,6 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
+
+using NcclOrder = NcclTest;
 
 // What a program does on its compute stream: writes gradients, and reads them.
 void compute(StreamView stream, const BufferView& buffer, float value) {
@@ -44,42 +45,6 @@ struct Captured {
   Stream stream;
 };
 
-TEST(NcclOrder, AStepMakesTheHostWaitForNothing) {
-  std::latch warm(2);
-  std::latch counted(2);
-  std::latch over(2);
-  std::int64_t waits = 0;
-  run_ranks(2, [&](const Group& group) {
-    Gpu gpu(*group);
-    std::vector<float> results(40);
-    std::vector<Work> works;
-    const auto step = [&](float& result) {
-      compute(gpu.stream, gpu.first, static_cast<float>(group->rank() + 1));
-      works = {group->all_reduce(gpu.first, {.weight = group->rank() + 1})};
-      compute(gpu.stream, gpu.second, 1);
-      works.push_back(group->all_reduce(gpu.second));
-      for (const Work& work : works) work.wait_on(gpu.stream);
-      use(gpu.stream, gpu.first, result);
-    };
-    for (int k = 0; k < 20; ++k) step(results[static_cast<std::size_t>(k)]);
-    gpu.stream.synchronize(copy_deadline());
-    for (const Work& work : works) work.wait();
-    warm.arrive_and_wait();
-    if (group->rank() == 0) waits = fake_cuda::host_synchronisations();
-    counted.arrive_and_wait();
-    for (int k = 20; k < 40; ++k) step(results[static_cast<std::size_t>(k)]);
-    over.arrive_and_wait();
-    if (group->rank() == 0) {
-      EXPECT_EQ(fake_cuda::host_synchronisations(), waits);
-    }
-    group->barrier().wait();
-    works[0].wait();
-    EXPECT_EQ(works[0].total_weight(), 3);
-    gpu.stream.synchronize(copy_deadline());
-    for (const float result : results) EXPECT_EQ(result, 1) << "the mean of 1 and 2 ones, summed as 1 and 2";
-  });
-}
-
 // One small step with each kind of wait in it. What is waited for is not done before the waits are in their streams:
 // else the host could see that it is, and no wait would be needed.
 void step_once() {
@@ -101,67 +66,34 @@ void step_once() {
 }
 
 // Takes away one wait of a stream for an event after the other: each must be seen to be missing.
-TEST(NcclOrder, EveryWaitOfAStreamIsNeeded) {
-  fake_cuda::Violations violations;
+TEST_F(NcclOrder, EveryWaitOfAStreamIsNeeded) {
   const std::int64_t before = fake_cuda::calls("cudaStreamWaitEvent");
   step_once();
   const std::int64_t waits = fake_cuda::calls("cudaStreamWaitEvent") - before;
-  EXPECT_EQ(violations.take(), std::vector<std::string>{});
+  EXPECT_EQ(of_cuda_.take(), std::vector<std::string>{});
   ASSERT_EQ(waits, 8) << "before and behind a collective and a message, on two ranks";
   for (std::int64_t k = 1; k <= waits; ++k) {
     fake_cuda::inject("cudaStreamWaitEvent=skip@" + std::to_string(k));
     step_once();
     fake_cuda::heal();
-    const auto seen = violations.take();
+    const auto seen = of_cuda_.take();
     ASSERT_FALSE(seen.empty()) << "the suite does not notice that wait " << k << " is missing";
     expect_text(seen[0], {"in no order with"});
   }
 }
 
-TEST(NcclOrder, ACollectiveFollowsTheStreamThatIsSet) {
-  fake_cuda::Violations violations;
-  run_ranks(2, [](const Group& group) {
-    Gpu gpu(*group);
-    EXPECT_EQ(group->stream(), gpu.stream.view());
-    const Stream other(group->device());
-    compute(gpu.stream, gpu.first, 1);
-    group->all_reduce(gpu.first).wait_on(other);
-    float result = 0;
-    use(other, gpu.first, result);
-    other.synchronize(copy_deadline());
-    EXPECT_EQ(result, 2);
-  });
-  EXPECT_EQ(violations.take(), std::vector<std::string>{});
-  // A stream that nobody told the group of.
-  run_ranks(2, [](const Group& group) {
-    Gpu gpu(*group);
-    const Stream other(group->device());
-    compute(other, gpu.first, 1);
-    group->all_reduce(gpu.first).wait();
-    other.synchronize(copy_deadline());
-  });
-  ASSERT_FALSE(violations.take().empty());
-}
-
-TEST(NcclOrder, TheWeightTravelsInTheGroupOfItsBuffer) {
-  fake_nccl::take_calls();
+TEST_F(NcclOrder, TheWeightTravelsInTheGroupOfItsBuffer) {
   run_ranks(2, [](const Group& group) {
     std::vector<float> x(10, 1);
     group->all_reduce(view(x), {.weight = 2}).wait();
   });
-  const auto calls = fake_nccl::take_calls();
-  std::vector<std::string> of_the_first;
-  for (std::size_t k = 0; k + 1 < calls.size(); ++k) {
-    if (calls[k] == "rank 0: all_reduce") of_the_first.push_back(calls[k]);
-  }
-  EXPECT_EQ(of_the_first.size(), 2u);
-  EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 1 int64 sum"), 2);
-  EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 10 float32 sum"), 2);
+  EXPECT_EQ(calls("rank 0: all_reduce"), 2);
+  EXPECT_EQ(calls("  all_reduce 1 int64 sum"), 2) << "of two ranks";
+  EXPECT_EQ(calls("  all_reduce 10 float32 sum"), 2);
 }
 
 // On the communicator of the collectives, which is the only one.
-TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
-  fake_nccl::take_calls();
+TEST_F(NcclOrder, MessagesRunInTheProgramsOrder) {
   run_ranks(2, [](const Group& group) {
     const int other = 1 - group->rank();
     std::vector<float> x(10, static_cast<float>(group->rank()));
@@ -178,7 +110,7 @@ TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
     group->barrier().wait();
   });
   std::vector<std::string> of_rank_0;
-  for (const std::string& call : fake_nccl::take_calls()) {
+  for (const std::string& call : all_calls()) {
     for (const char* name : {"init", "send", "recv", "all_reduce"}) {
       if (call == std::string("rank 0: ") + name) of_rank_0.push_back(name);
     }
@@ -187,7 +119,7 @@ TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
 }
 
 // No stream can wait for what the host writes.
-TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
+TEST_F(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
   run_ranks(2, [](const Group& group) {
     const Stream stream(group->device());
     std::vector<float> x(1000, 1);
@@ -200,7 +132,7 @@ TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
 }
 
 // The watchdog asks for what has ended at any time, and the program captures a graph when it likes.
-TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
+TEST_F(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
   run_ranks(1, [](const Group& group) {
     Gpu gpu(*group);
     Gate gate;
@@ -221,7 +153,7 @@ TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
 }
 
 // An event of ours in a graph would pull the communication stream into it.
-TEST(NcclOrder, NoCollectiveIsPartOfAGraph) {
+TEST_F(NcclOrder, NoCollectiveIsPartOfAGraph) {
   run_ranks(1, [](const Group& group) {
     Gpu gpu(*group);
     const Work before = group->all_reduce(gpu.first);
@@ -248,8 +180,7 @@ TEST(NcclOrder, NoCollectiveIsPartOfAGraph) {
 }
 
 // CUDA refuses to wait for the whole device meanwhile, and breaks the capture for the question.
-TEST(NcclOrder, AGroupEndsBehindACapture) {
-  fake_nccl::take_calls();
+TEST_F(NcclOrder, AGroupEndsBehindACapture) {
   std::jthread program;
   run_ranks(1, [&](Group group) {
     Arena arena = group->allocate(4096);
@@ -262,14 +193,11 @@ TEST(NcclOrder, AGroupEndsBehindACapture) {
     arena = {};
     group.reset();
   });
-  const auto calls = fake_nccl::take_calls();
-  for (const char* const call : {"mem_free", "rank 0: destroy"}) {
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), call), 1) << call;
-  }
+  for (const char* const call : {"mem_free", "rank 0: destroy"}) EXPECT_EQ(calls(call), 1) << call;
 }
 
 // What streams wait for needs no host to wait for it, not even at the end.
-TEST(NcclOrder, AGroupMayEndBehindItsStream) {
+TEST_F(NcclOrder, AGroupMayEndBehindItsStream) {
   std::vector<float> results(2);
   run_ranks(2, [&](Group group) {
     Gpu gpu(*group);
