@@ -66,7 +66,7 @@ cudaError_t copy(Runtime& runtime, void* to, const void* from, std::size_t bytes
     result = put(from);
   }
   if (result != cudaSuccess || !staged_to) return result;
-  return runtime.synchronize(stream);
+  return runtime.synchronize_stream(stream);
 }
 
 cudaError_t set(Runtime& runtime, void* data, int value, std::size_t bytes, cudaStream_t stream) {
@@ -83,6 +83,18 @@ cudaError_t unsafe(const char* function, const Body& body) {
     const cudaError_t refused = runtime.unsafe_call();
     return refused == cudaSuccess ? body(runtime) : refused;
   });
+}
+
+// Of calls that the runtime has by another name.
+template <typename... Parameters>
+using Member = cudaError_t (Runtime::*)(Parameters...);
+template <typename... Parameters, typename... Arguments>
+cudaError_t call(const char* function, Member<Parameters...> member, const Arguments&... arguments) {
+  return call(function, [&](Runtime& runtime) { return (runtime.*member)(arguments...); });
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t unsafe(const char* function, Member<Parameters...> member, const Arguments&... arguments) {
+  return unsafe(function, [&](Runtime& runtime) { return (runtime.*member)(arguments...); });
 }
 
 struct Words {
@@ -222,13 +234,9 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
   });
 }
 
-cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  return unsafe("cudaMalloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, false); });
-}
+cudaError_t cudaMalloc(void** data, size_t bytes) { return unsafe(__func__, &Runtime::allocate, data, bytes, false); }
 
-cudaError_t cudaFree(void* data) {
-  return unsafe("cudaFree", [&](Runtime& runtime) { return runtime.free(data, false); });
-}
+cudaError_t cudaFree(void* data) { return unsafe(__func__, &Runtime::free, data, false); }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return ask("cudaDeviceGetAttribute", [&](Runtime& runtime) {
@@ -242,35 +250,28 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* wanted) {
-  return unsafe("cudaMemPoolCreate", [&](Runtime& runtime) { return runtime.create_pool(pool, *wanted); });
+  return unsafe(__func__, &Runtime::create_pool, pool, *wanted);
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return call("cudaMemPoolSetAttribute",
-              [&](Runtime& runtime) { return runtime.set_attribute(pool, attribute, value); });
+  return call(__func__, &Runtime::set_attribute, pool, attribute, value);
 }
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return call("cudaMemPoolGetAttribute",
-              [&](Runtime& runtime) { return runtime.get_attribute(pool, attribute, value); });
+  return call(__func__, &Runtime::get_attribute, pool, attribute, value);
 }
 
-cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
-  return unsafe("cudaMallocFromPoolAsync",
-                [&](Runtime& runtime) { return runtime.allocate_from(pool, data, bytes, stream); });
+cudaError_t cudaMallocFromPoolAsync(void** data, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return unsafe(__func__, &Runtime::allocate_from, pool, data, bytes, stream);
 }
 
-cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
-  return unsafe("cudaFreeAsync", [&](Runtime& runtime) { return runtime.free_in(data, stream); });
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) { return unsafe(__func__, &Runtime::free_in, data, stream); }
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  return unsafe(__func__, &Runtime::allocate, data, bytes, true);
 }
 
-cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
-  return unsafe("cudaHostAlloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, true); });
-}
-
-cudaError_t cudaFreeHost(void* data) {
-  return unsafe("cudaFreeHost", [&](Runtime& runtime) { return runtime.free(data, true); });
-}
+cudaError_t cudaFreeHost(void* data) { return unsafe(__func__, &Runtime::free, data, true); }
 
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   return call("cudaMemGetInfo", [&](Runtime& runtime) {
@@ -303,51 +304,36 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return call("cudaStreamCreateWithFlags",
-              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0); });
+  return call(__func__, &Runtime::create_stream, stream, (flags & cudaStreamNonBlocking) == 0);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return call("cudaStreamCreateWithPriority",
-              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0); });
+  return call(__func__, &Runtime::create_stream, stream, (flags & cudaStreamNonBlocking) == 0);
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return call("cudaStreamDestroy", [&](Runtime& runtime) { return runtime.destroy_stream(stream); });
-}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return call(__func__, &Runtime::destroy_stream, stream); }
 
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call("cudaStreamQuery", [&](Runtime& runtime) { return runtime.query(stream); });
-}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return call(__func__, &Runtime::query_stream, stream); }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call("cudaStreamSynchronize", [&](Runtime& runtime) { return runtime.synchronize(stream); });
-}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return call(__func__, &Runtime::synchronize_stream, stream); }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return call("cudaStreamWaitEvent", [&](Runtime& runtime) { return runtime.wait(stream, event); });
+  return call(__func__, &Runtime::wait, stream, event);
 }
 
-cudaError_t cudaDeviceSynchronize() {
-  return call("cudaDeviceSynchronize", [&](Runtime& runtime) { return runtime.synchronize_device(); });
-}
+cudaError_t cudaDeviceSynchronize() { return call(__func__, &Runtime::synchronize_device); }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  return call("cudaEventCreateWithFlags",
-              [&](Runtime& runtime) { return runtime.create_event(event, (flags & cudaEventDisableTiming) == 0); });
+  return call(__func__, &Runtime::create_event, event, (flags & cudaEventDisableTiming) == 0);
 }
 
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return call("cudaEventDestroy", [&](Runtime& runtime) { return runtime.destroy_event(event); });
-}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return call(__func__, &Runtime::destroy_event, event); }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return call("cudaEventRecord", [&](Runtime& runtime) { return runtime.record(event, stream); });
+  return call(__func__, &Runtime::record, event, stream);
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call("cudaEventQuery", [&](Runtime& runtime) { return runtime.query(event); });
-}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return call(__func__, &Runtime::query_event, event); }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return ask("cudaThreadExchangeStreamCaptureMode", [&](Runtime&) {
@@ -357,7 +343,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return call("cudaStreamBeginCapture", [&](Runtime& runtime) { return runtime.begin_capture(stream, mode); });
+  return call(__func__, &Runtime::begin_capture, stream, mode);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -366,15 +352,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return call("cudaStreamIsCapturing", [&](Runtime& runtime) { return runtime.is_capturing(stream, status); });
+  return call(__func__, &Runtime::is_capturing, stream, status);
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call("cudaEventSynchronize", [&](Runtime& runtime) { return runtime.synchronize(event); });
-}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return call(__func__, &Runtime::synchronize_event, event); }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t earlier, cudaEvent_t later) {
-  return call("cudaEventElapsedTime", [&](Runtime& runtime) { return runtime.elapsed(milliseconds, earlier, later); });
+  return call(__func__, &Runtime::elapsed, milliseconds, earlier, later);
 }
 
 cudaError_t cudaGetLastError() {

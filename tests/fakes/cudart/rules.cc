@@ -3,56 +3,34 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <limits>
-#include <optional>
+#include <regex>
+#include <sstream>
 #include <stdexcept>
 
 namespace lockstep::fake_cuda {
-namespace {
-
-std::optional<std::int64_t> number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 void Rules::add(std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view rule = text.substr(0, text.find(';'));
-    text.remove_prefix(std::min(text.size(), rule.size() + 1));
+  static const std::regex form(R"((\w+)=(skip|wait|[1-9]\d*)(?:@([1-9]\d*)(\+?))?)");
+  std::istringstream all{std::string(text)};
+  for (std::string rule; std::getline(all, rule, ';');) {
+    std::smatch part;
     if (rule.empty()) continue;
-    const auto refuse = [&] {
+    if (!std::regex_match(rule, part, form)) {
       throw std::invalid_argument(fmt::format(
           "LOCKSTEP_FAKE_CUDA: rule '{}'; wanted: FUNCTION=ERROR@N, FUNCTION=skip@N, FUNCTION=wait@N, with '+' "
           "behind N for all later ones, or without @N for all",
           rule));
-    };
-    const std::size_t equals = rule.find('=');
-    if (equals == std::string_view::npos) refuse();
-    std::string_view effect = rule.substr(equals + 1);
-    Rule added{std::string(rule.substr(0, equals)), {}, 1, std::numeric_limits<std::int64_t>::max()};
-    if (const std::size_t at = effect.find('@'); at != std::string_view::npos) {
-      std::string_view which = effect.substr(at + 1);
-      effect = effect.substr(0, at);
-      const bool and_later = which.ends_with('+');
-      if (and_later) which.remove_suffix(1);
-      const auto n = number(which);
-      if (!n || *n < 1) refuse();
-      added.first = *n + counted(added.name);
-      if (!and_later) added.last = added.first;
     }
-    if (effect == "skip") {
+    Rule added{part[1], {}, 1, std::numeric_limits<std::int64_t>::max()};
+    if (part[3].matched) added.first = std::stoll(part[3]) + counted(added.name);
+    if (part[3].matched && part[4].length() == 0) added.last = added.first;
+    if (part[2] == "skip") {
       added.effect.kind = Effect::Kind::skip;
-    } else if (effect == "wait") {
+    } else if (part[2] == "wait") {
       added.effect.kind = Effect::Kind::wait;
-    } else if (const auto error = number(effect); error && *error > 0) {
-      added.effect = {Effect::Kind::error, static_cast<cudaError_t>(*error)};
     } else {
-      refuse();
+      added.effect = {Effect::Kind::error, static_cast<cudaError_t>(std::stoi(part[2]))};
     }
     rules_.push_back(added);
   }

@@ -145,7 +145,7 @@ cudaError_t Runtime::destroy_stream(cudaStream_t handle) {
   return cudaSuccess;
 }
 
-cudaError_t Runtime::query(cudaStream_t handle) {
+cudaError_t Runtime::query_stream(cudaStream_t handle) {
   std::lock_guard lock(mutex_);
   const auto stream = stream_of(handle, "cudaStreamQuery");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -173,7 +173,7 @@ cudaError_t Runtime::wait_for(const std::vector<std::shared_ptr<FakeStream>>& st
   return static_cast<cudaError_t>(sticky_.load());
 }
 
-cudaError_t Runtime::synchronize(cudaStream_t handle) {
+cudaError_t Runtime::synchronize_stream(cudaStream_t handle) {
   count_host_synchronisation();
   std::shared_ptr<FakeStream> stream;
   {
@@ -307,7 +307,7 @@ cudaError_t Runtime::wait(cudaStream_t stream_handle, cudaEvent_t handle) {
   return cudaSuccess;
 }
 
-cudaError_t Runtime::query(cudaEvent_t handle) {
+cudaError_t Runtime::query_event(cudaEvent_t handle) {
   std::lock_guard lock(mutex_);
   const FakeEvent* const event = event_of(handle, "cudaEventQuery");
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
@@ -319,7 +319,7 @@ cudaError_t Runtime::query(cudaEvent_t handle) {
   return static_cast<cudaError_t>(sticky_.load());
 }
 
-cudaError_t Runtime::synchronize(cudaEvent_t handle) {
+cudaError_t Runtime::synchronize_event(cudaEvent_t handle) {
   count_host_synchronisation();
   std::shared_ptr<Mark> mark;
   {

@@ -85,8 +85,8 @@ class Runtime {
 
   cudaError_t create_stream(cudaStream_t* stream, bool blocking);
   cudaError_t destroy_stream(cudaStream_t stream);
-  cudaError_t query(cudaStream_t stream);
-  cudaError_t synchronize(cudaStream_t stream);
+  cudaError_t query_stream(cudaStream_t stream);
+  cudaError_t synchronize_stream(cudaStream_t stream);
   cudaError_t synchronize_device();
   void wait_for_device();
 
@@ -100,8 +100,8 @@ class Runtime {
   cudaError_t destroy_event(cudaEvent_t event);
   cudaError_t record(cudaEvent_t event, cudaStream_t stream);
   cudaError_t wait(cudaStream_t stream, cudaEvent_t event);
-  cudaError_t query(cudaEvent_t event);
-  cudaError_t synchronize(cudaEvent_t event);
+  cudaError_t query_event(cudaEvent_t event);
+  cudaError_t synchronize_event(cudaEvent_t event);
   cudaError_t elapsed(float* milliseconds, cudaEvent_t earlier, cudaEvent_t later);
 
   cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<Range>& reads,

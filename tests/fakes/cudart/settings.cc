@@ -4,12 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
-#include <optional>
 #include <random>
+#include <sstream>
 #include <string_view>
 
 #include "tests/fakes/cudart/fake_cuda.h"
@@ -17,53 +16,34 @@
 namespace lockstep::fake_cuda {
 namespace {
 
-std::optional<std::uint64_t> number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
   const char* const text = std::getenv(name);
   if (text == nullptr) return otherwise;
-  if (const auto value = number(text)) return *value;
+  char* end = nullptr;
+  const std::uint64_t value = std::strtoull(text, &end, 10);
+  if (end != text && *end == 0) return value;
   fmt::print(stderr, "fake CUDA: {}='{}' is not a number\n", name, text);
   std::_Exit(1);
 }
 
-std::optional<int> device_of(std::string_view entry, int present) {
-  if (const auto index = number(entry)) {
-    return *index < static_cast<std::uint64_t>(present) ? std::optional(static_cast<int>(*index)) : std::nullopt;
+// What a value of CUDA_VISIBLE_DEVICES leaves of `present` devices: up to the first entry that names none, or none if
+// an entry comes twice.
+std::vector<int> visible_devices(const std::string& text, int present) {
+  std::vector<int> visible;
+  std::istringstream all(text);
+  for (std::string entry; std::getline(all, entry, ',');) {
+    int device = 0;
+    while (device < present && entry != std::to_string(device) && entry != uuid_of(device)) ++device;
+    if (device == present) break;
+    if (std::find(visible.begin(), visible.end(), device) != visible.end()) return {};
+    visible.push_back(device);
   }
-  // A UUID may be cut short where it is still the only one.
-  if (!entry.starts_with("GPU-")) return std::nullopt;
-  std::optional<int> found;
-  for (int i = 0; i < present; ++i) {
-    if (!uuid_of(i).starts_with(entry)) continue;
-    if (found) return std::nullopt;
-    found = i;
-  }
-  return found;
+  return visible;
 }
 
 }  // namespace
 
 std::string uuid_of(int physical_index) { return fmt::format("GPU-fa6ec0da-0000-0000-0000-{:012x}", physical_index); }
-
-std::vector<int> visible_devices(const std::string& text, int present) {
-  std::vector<int> visible;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::string_view entry = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
-    const auto device = device_of(entry, present);
-    if (!device) break;
-    if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return {};
-    visible.push_back(*device);
-  }
-  return visible;
-}
 
 Settings settings_of_process() {
   Settings settings;

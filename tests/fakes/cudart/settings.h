@@ -23,8 +23,4 @@ struct Settings {
 // Ends the process with a line on stderr if a variable makes no sense: a test that sets it wrong must not pass.
 Settings settings_of_process();
 
-// What a value of CUDA_VISIBLE_DEVICES leaves of `present` devices: up to the first entry that names none, or none if
-// an entry comes twice.
-std::vector<int> visible_devices(const std::string& text, int present);
-
 }  // namespace lockstep::fake_cuda

@@ -48,29 +48,36 @@ ncclComm_t keep(std::unique_ptr<ncclComm> comm) {
   return communicators().all.back().get();
 }
 
-// NCCL refuses it too; but whoever calls so has lost sight of its communicator.
-bool is_none(ncclComm_t comm, const char* call) {
-  if (comm == nullptr) Books::get().violation(std::string(call) + " without a communicator");
-  return comm == nullptr;
+// A call on a communicator: `body` says what becomes of it, of what is to go wrong.
+template <typename Body>
+ncclResult_t on(ncclComm_t comm, const char* name, const Body& body, bool may_be_in_progress = false) {
+  if (comm == nullptr) {
+    // NCCL refuses it too; but whoever calls so has lost sight of its communicator.
+    Books::get().violation(std::string(name) + " without a communicator");
+    return ncclInvalidArgument;
+  }
+  const Communicator::Call call(*comm, name, may_be_in_progress);
+  return call.is_late() ? ncclInvalidUsage : body(call.effect());
 }
 
 ncclResult_t operate(ncclComm_t comm, Operation operation) {
-  if (is_none(comm, name_of(operation.kind))) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, name_of(operation.kind));
-  if (call.is_late()) return group.error = ncclInvalidUsage;
-  Books::get().called("  " + operation.describe());
-  if (call.effect() == Effect::error) {
-    comm->last_error = "the test wants this call to fail";
-    return group.error = ncclInternalError;
-  }
-  operation = comm->counted(operation, call.effect());
-  if (group.depth == 0) return comm->launch({operation});
-  if (group.comm != nullptr && group.comm != comm) {
-    Books::get().violation("a group over two communicators, which this fake does not know");
-  }
-  group.comm = comm;
-  group.operations.push_back(operation);
-  return ncclSuccess;
+  const ncclResult_t result = on(comm, name_of(operation.kind), [&](Effect effect) {
+    Books::get().called("  " + operation.describe());
+    if (effect == Effect::error) {
+      comm->last_error = "the test wants this call to fail";
+      return ncclInternalError;
+    }
+    operation = comm->counted(operation, effect);
+    if (group.depth == 0) return comm->launch({operation});
+    if (group.comm != nullptr && group.comm != comm) {
+      Books::get().violation("a group over two communicators, which this fake does not know");
+    }
+    group.comm = comm;
+    group.operations.push_back(operation);
+    return ncclSuccess;
+  });
+  if (result != ncclSuccess && result != ncclInProgress) group.error = result;
+  return result;
 }
 
 std::atomic<int> allocations{0};
@@ -127,54 +134,50 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
-  if (is_none(comm, "get_async_error")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "get_async_error", true);
-  if (call.is_late()) return ncclInvalidUsage;
-  *result = comm->state();
-  return ncclSuccess;
+  const auto look = [&](Effect) {
+    *result = comm->state();
+    return ncclSuccess;
+  };
+  return on(comm, "get_async_error", look, true);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (is_none(comm, "finalize")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "finalize");
-  if (call.is_late()) return ncclInvalidUsage;
-  comm->finalize(call.effect());
-  return ncclInProgress;
+  return on(comm, "finalize", [&](Effect effect) {
+    comm->finalize(effect);
+    return ncclInProgress;
+  });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  if (is_none(comm, "destroy")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "destroy");
-  if (call.is_late()) return ncclInvalidUsage;
-  comm->destroy(call.effect());
-  return ncclSuccess;
+  return on(comm, "destroy", [&](Effect effect) {
+    comm->destroy(effect);
+    return ncclSuccess;
+  });
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (is_none(comm, "abort")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "abort", true);
-  if (call.is_late()) return ncclInvalidUsage;
-  comm->abort(call.effect());
-  return ncclSuccess;
+  const auto abort = [&](Effect effect) {
+    comm->abort(effect);
+    return ncclSuccess;
+  };
+  return on(comm, "abort", abort, true);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, void** handle) {
-  if (is_none(comm, "register")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "register");
-  if (call.is_late()) return ncclInvalidUsage;
-  Books::get().hold(call.effect());
-  if (call.effect() == Effect::error) return ncclSystemError;
-  *handle = comm->add_registration(data);
-  return ncclSuccess;
+  return on(comm, "register", [&](Effect effect) {
+    Books::get().hold(effect);
+    if (effect == Effect::error) return ncclSystemError;
+    *handle = comm->add_registration(data);
+    return ncclSuccess;
+  });
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  if (is_none(comm, "deregister")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "deregister");
-  if (call.is_late()) return ncclInvalidUsage;
-  if (call.effect() == Effect::error) return ncclSystemError;
-  comm->remove_registration(handle);
-  return ncclSuccess;
+  return on(comm, "deregister", [&](Effect effect) {
+    if (effect == Effect::error) return ncclSystemError;
+    comm->remove_registration(handle);
+    return ncclSuccess;
+  });
 }
 
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {

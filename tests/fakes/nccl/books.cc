@@ -6,7 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <regex>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -17,17 +18,6 @@ namespace {
 
 // More than a test looks at; what is older goes.
 constexpr std::size_t kKeptCalls = 100000;
-
-int number_of(const std::string& text, const std::string& rule) {
-  std::size_t used = 0;
-  int result = -1;
-  try {
-    result = std::stoi(text, &used);
-  } catch (const std::exception&) {
-  }
-  if (used != text.size() || result < 0) throw std::invalid_argument("fake nccl: no number '" + text + "' in " + rule);
-  return result;
-}
 
 Effect effect_named(const std::string& name, const std::string& rule) {
   static const std::map<std::string, Effect> all = {
@@ -58,30 +48,20 @@ Books::Books() : version_(NCCL_VERSION_CODE) {
 }
 
 void Books::add_rules(std::string_view text) {
+  static const std::regex form(R"((\w+)=(\w+)(?:@(\d+))?(?::(rank|gpu)(\d+))?)");
   const std::lock_guard lock(mutex_);
-  while (!text.empty()) {
-    const std::string rule(text.substr(0, text.find(';')));
-    text.remove_prefix(std::min(text.size(), rule.size() + 1));
+  std::istringstream all{std::string(text)};
+  for (std::string rule; std::getline(all, rule, ';');) {
+    std::smatch part;
     if (rule.empty()) continue;
-    const std::size_t equals = rule.find('=');
-    if (equals == std::string::npos) throw std::invalid_argument("fake nccl: no '=' in " + rule);
-    std::string value = rule.substr(equals + 1);
-    Rule result{.call = rule.substr(0, equals)};
-    if (result.call == "version") {
-      version_ = number_of(value, rule);
+    if (!std::regex_match(rule, part, form)) throw std::invalid_argument("fake nccl: no rule is '" + rule + "'");
+    if (part[1] == "version") {
+      version_ = std::stoi(part[2]);
       continue;
     }
-    for (const auto& [whose, number] : {std::pair{":rank", &Rule::rank}, std::pair{":gpu", &Rule::gpu}}) {
-      const auto at = value.find(whose);
-      if (at == std::string::npos) continue;
-      result.*number = number_of(value.substr(at + std::strlen(whose)), rule);
-      value.resize(at);
-    }
-    if (const auto at = value.find('@'); at != std::string::npos) {
-      result.number = number_of(value.substr(at + 1), rule);
-      value.resize(at);
-    }
-    result.effect = effect_named(value, rule);
+    Rule result{.call = part[1], .effect = effect_named(part[2], rule)};
+    if (part[3].matched) result.number = std::stoi(part[3]);
+    if (part[4].matched) (part[4] == "rank" ? result.rank : result.gpu) = std::stoi(part[5]);
     rules_.push_back(result);
   }
 }

@@ -38,40 +38,28 @@ void reduce_as(const std::vector<const std::byte*>& sources, std::byte* to, std:
   }
 }
 
+DType dtype_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat64: return DType::f64;
+    case ncclBfloat16: return DType::bf16;
+    case ncclFloat16: return DType::f16;
+    case ncclInt32: return DType::i32;
+    case ncclInt64: return DType::i64;
+    case ncclUint8: return DType::u8;
+    default: return DType::f32;
+  }
+}
+
 void reduce(const std::vector<const std::byte*>& sources, std::byte* to, std::size_t count, ncclDataType_t type,
             ncclRedOp_t op) {
-  switch (type) {
-    case ncclFloat64: return reduce_as<double>(sources, to, count, op);
-    case ncclBfloat16: return reduce_as<bfloat16>(sources, to, count, op);
-    case ncclFloat16: return reduce_as<float16>(sources, to, count, op);
-    case ncclInt32: return reduce_as<std::uint32_t>(sources, to, count, op);  // wraps; the tests' values are positive
-    case ncclInt64: return reduce_as<std::uint64_t>(sources, to, count, op);
-    case ncclUint8: return reduce_as<std::uint8_t>(sources, to, count, op);
-    default: return reduce_as<float>(sources, to, count, op);
-  }
-}
-
-const char* name_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat32: return "float32";
-    case ncclFloat64: return "float64";
-    case ncclBfloat16: return "bfloat16";
-    case ncclFloat16: return "float16";
-    case ncclInt32: return "int32";
-    case ncclInt64: return "int64";
-    case ncclUint8: return "uint8";
-    default: return "?";
-  }
-}
-
-const char* name_of(ncclRedOp_t op) {
-  switch (op) {
-    case ncclSum: return "sum";
-    case ncclProd: return "product";
-    case ncclMin: return "min";
-    case ncclMax: return "max";
-    case ncclAvg: return "avg";
-    default: return "?";
+  switch (dtype_of(type)) {
+    case DType::f32: return reduce_as<float>(sources, to, count, op);
+    case DType::f64: return reduce_as<double>(sources, to, count, op);
+    case DType::bf16: return reduce_as<bfloat16>(sources, to, count, op);
+    case DType::f16: return reduce_as<float16>(sources, to, count, op);
+    case DType::i32: return reduce_as<std::uint32_t>(sources, to, count, op);  // wraps; the tests' values are positive
+    case DType::i64: return reduce_as<std::uint64_t>(sources, to, count, op);
+    case DType::u8: return reduce_as<std::uint8_t>(sources, to, count, op);
   }
 }
 
@@ -80,32 +68,18 @@ bool reduces(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduc
 }  // namespace
 
 const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::all_reduce: return "all_reduce";
-    case Kind::broadcast: return "broadcast";
-    case Kind::reduce: return "reduce";
-    case Kind::all_gather: return "all_gather";
-    case Kind::reduce_scatter: return "reduce_scatter";
-    case Kind::send: return "send";
-    case Kind::recv: return "recv";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"all_reduce",     "broadcast", "reduce", "all_gather",
+                                    "reduce_scatter", "send",      "recv"};
+  return kNames[static_cast<int>(kind)];
 }
 
-std::size_t size_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat64:
-    case ncclInt64: return 8;
-    case ncclFloat16:
-    case ncclBfloat16: return 2;
-    case ncclUint8: return 1;
-    default: return 4;
-  }
-}
+std::size_t size_of(ncclDataType_t type) { return lockstep::size_of(dtype_of(type)); }
 
 std::string Operation::describe() const {
-  std::string text = std::string(fake_nccl::name_of(kind)) + " " + std::to_string(count) + " " + name_of(type);
-  if (reduces(kind)) text += std::string(" ") + name_of(op);
+  std::string text = std::string(fake_nccl::name_of(kind)) + " " + std::to_string(count) + " " +
+                     std::string(lockstep::name_of(dtype_of(type)));
+  constexpr const char* kOperations[] = {"sum", "product", "max", "min", "avg"};  // as NCCL numbers them
+  if (reduces(kind)) text += std::string(" ") + kOperations[op];
   if (kind == Kind::broadcast || kind == Kind::reduce) text += " root " + std::to_string(peer);
   if (kind == Kind::send) text += " to " + std::to_string(peer);
   if (kind == Kind::recv) text += " from " + std::to_string(peer);
