@@ -138,72 +138,42 @@ TEST_F(FakeCuda, BoundsAndLivesAreChecked) {
   cudaGetLastError();
 }
 
-// A capture of `a`, which each test ends.
-class FakeCapture : public FakeCuda {
- protected:
-  void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
-    ASSERT_EQ(cudaStreamBeginCapture(a, mode), cudaSuccess);
-  }
-  cudaError_t end() {
-    cudaGraph_t graph = nullptr;
-    return cudaStreamEndCapture(a, &graph);
-  }
+TEST_F(FakeCuda, ACaptureIsBrokenByWhoAsksForWhatItHoldsOrWaitsForWhatItDoesNot) {
   const cudaEvent_t mark = event();
-};
-
-TEST_F(FakeCapture, IsBrokenByWhoAsksForWhatItHoldsOrWaitsForWhatItDoesNot) {
   const cudaEvent_t outside = event();
   ASSERT_EQ(cudaEventRecord(outside, b), cudaSuccess);
-  const std::vector<std::function<cudaError_t()>> calls = {
-      [&] { return cudaEventQuery(mark); },   [&] { return cudaEventSynchronize(mark); },
-      [&] { return cudaStreamQuery(a); },     [&] { return cudaStreamSynchronize(a); },
-      [] { return cudaDeviceSynchronize(); }, [&] { return cudaStreamWaitEvent(a, outside, 0); }};
-  for (const auto& call : calls) {
-    begin(cudaStreamCaptureModeRelaxed);
-    ASSERT_EQ(cudaEventRecord(mark, a), cudaSuccess);
-    EXPECT_NE(call(), cudaSuccess);
-    EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
-  }
-}
-
-TEST_F(FakeCapture, RunsNothingAndPullsInWhoWaitsForItsEvents) {
-  begin();
-  bool ran = false;
-  EXPECT_EQ(enqueue(a, "captured", [&] { ran = true; }, {}, {{data, 4}}), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(mark, a), cudaSuccess);
-  ASSERT_EQ(cudaStreamWaitEvent(b, mark, 0), cudaSuccess);
-  for (const cudaStream_t one : {a, b}) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    EXPECT_EQ(cudaStreamIsCapturing(one, &status), cudaSuccess);
-    EXPECT_EQ(status, cudaStreamCaptureStatusActive);
-  }
-  EXPECT_EQ(end(), cudaErrorStreamCaptureUnjoined);
-  EXPECT_EQ(cudaStreamSynchronize(a), cudaSuccess);
-  EXPECT_FALSE(ran);
-}
-
-TEST_F(FakeCapture, RefusesWhatMayWaitToThreadsThatAreNotRelaxed) {
-  ASSERT_EQ(cudaEventRecord(mark, b), cudaSuccess);
+  void* more = nullptr;
+  struct Case {
+    cudaStreamCaptureMode mode;
+    std::function<cudaError_t()> call;
+    cudaError_t end = cudaErrorStreamCaptureInvalidated;
+  };
+  const auto relaxed = cudaStreamCaptureModeRelaxed, own_thread = cudaStreamCaptureModeThreadLocal;
   const auto ask_on_another_thread = [&] {
     cudaError_t result = cudaSuccess;
-    std::thread([&] { result = cudaEventQuery(mark); }).join();
+    std::thread([&] { result = cudaEventQuery(outside); }).join();
     return result == cudaErrorNotReady ? cudaSuccess : result;
   };
-  begin(cudaStreamCaptureModeGlobal);
-  EXPECT_EQ(ask_on_another_thread(), cudaErrorStreamCaptureUnsupported);
-  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
-  begin(cudaStreamCaptureModeThreadLocal);
-  EXPECT_EQ(ask_on_another_thread(), cudaSuccess);
-  void* more = nullptr;
-  EXPECT_EQ(cudaMalloc(&more, 4), cudaErrorStreamCaptureUnsupported);
-  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
-  begin(cudaStreamCaptureModeGlobal);
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&more, 4), cudaSuccess);
-  ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-  EXPECT_EQ(end(), cudaSuccess);
-  EXPECT_EQ(cudaFree(more), cudaSuccess);
+  const std::vector<Case> cases = {
+      {relaxed, [&] { return cudaEventQuery(mark); }},
+      {relaxed, [&] { return cudaEventSynchronize(mark); }},
+      {relaxed, [&] { return cudaStreamQuery(a); }},
+      {relaxed, [&] { return cudaStreamSynchronize(a); }},
+      {relaxed, [] { return cudaDeviceSynchronize(); }},
+      {relaxed, [&] { return cudaStreamWaitEvent(a, outside, 0); }},
+      {cudaStreamCaptureModeGlobal, ask_on_another_thread},
+      {own_thread, [&] { return cudaMalloc(&more, 4); }},
+      {own_thread, ask_on_another_thread, cudaSuccess},
+      {own_thread, [&] { return cudaStreamWaitEvent(b, mark, 0); }, cudaErrorStreamCaptureUnjoined},
+  };
+  for (const Case& one : cases) {
+    ASSERT_EQ(cudaStreamBeginCapture(a, one.mode), cudaSuccess);
+    ASSERT_EQ(cudaEventRecord(mark, a), cudaSuccess);
+    EXPECT_EQ(one.call() == cudaSuccess, one.end != cudaErrorStreamCaptureInvalidated) << &one - cases.data();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(a, &graph), one.end) << &one - cases.data();
+  }
+  cudaGetLastError();
 }
 
 TEST_F(FakeCuda, ARuleThatIsNoneIsRefused) {
