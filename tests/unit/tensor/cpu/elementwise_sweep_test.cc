@@ -130,56 +130,32 @@ std::vector<float> run(const Operation& operation, const std::vector<float>& a, 
   return out;
 }
 
-void check_range(const Operation& operation, const Range& range, Worst& worst) {
-  const std::vector<float> a = clamped(operation, values_in(range, kSizes.back(), 1));
-  const std::vector<float> b = values_in({0, 2}, kSizes.back(), 2);
-  for (const std::int64_t size : kSizes) {
-    const std::vector<float> out = run(operation, a, b, size);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      worst.add(out[i], operation.wanted(static_cast<double>(a[i]), static_cast<double>(b[i])), a[i], b[i]);
-    }
+void compare(const Operation& operation, const std::vector<float>& firsts, const std::vector<float>& b,
+             std::int64_t count, Worst& worst) {
+  const std::vector<float> a = clamped(operation, firsts), out = run(operation, a, b, count);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    worst.add(out[i], operation.wanted(static_cast<double>(a[i]), static_cast<double>(b[i])), a[i], b[i]);
   }
 }
 
-TEST(ElementwiseSweep, EqualsDoubleOverOffsetsAndScales) {
-  for (const Operation& operation : operations()) {
-    Worst worst(operation.name);
-    for (const Range& range : ranges()) check_range(operation, range, worst);
-    worst.expect_at_most(operation.ulps);
-  }
-}
-
-// What is between the scales: 2^16 numbers from -20 to 20.
-TEST(ElementwiseSweep, FunctionsEqualDoubleWhereTheyBend) {
+// Over offsets and scales; of all pairs of NaN, infinity and the edges of the range; and between the scales, where
+// functions bend: 2^16 numbers from -20 to 20.
+TEST(ElementwiseSweep, EqualsDouble) {
   constexpr std::int64_t kCount = 1 << 16;
-  std::vector<float> numbers, b(kCount, 1);
-  for (std::int64_t i = 0; i < kCount; ++i) numbers.push_back(static_cast<float>(i - kCount / 2) * (40.0f / kCount));
-  for (const Operation& operation : functions()) {
-    Worst worst(operation.name);
-    const std::vector<float> a = clamped(operation, numbers);
-    const std::vector<float> out = run(operation, a, b, kCount);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      worst.add(out[i], operation.wanted(static_cast<double>(a[i]), 1), a[i]);
-    }
-    worst.expect_at_most(operation.ulps);
-  }
-}
-
-TEST(ElementwiseSweep, NanInfinityAndTheEdgesOfTheRangeAreAsInDouble) {
-  std::vector<float> firsts, b;
+  std::vector<float> firsts, seconds, bend;
   for (const float first : kSpecial) {
-    for (const float second : kSpecial) {
-      firsts.push_back(first);
-      b.push_back(second);
-    }
+    firsts.insert(firsts.end(), kSpecial.size(), first);
+    seconds.insert(seconds.end(), kSpecial.begin(), kSpecial.end());
   }
+  for (std::int64_t i = 0; i < kCount; ++i) bend.push_back(static_cast<float>(i - kCount / 2) * (40.0f / kCount));
   for (const Operation& operation : operations()) {
     Worst worst(operation.name);
-    const std::vector<float> a = clamped(operation, firsts);
-    const std::vector<float> out = run(operation, a, b, static_cast<std::int64_t>(a.size()));
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      worst.add(out[i], operation.wanted(static_cast<double>(a[i]), static_cast<double>(b[i])), a[i], b[i]);
+    for (const Range& range : ranges()) {
+      const std::vector<float> a = values_in(range, kSizes.back(), 1), b = values_in({0, 2}, kSizes.back(), 2);
+      for (const std::int64_t size : kSizes) compare(operation, a, b, size, worst);
     }
+    compare(operation, firsts, seconds, static_cast<std::int64_t>(firsts.size()), worst);
+    compare(operation, bend, std::vector<float>(kCount, 1), kCount, worst);
     worst.expect_at_most(operation.ulps);
   }
 }

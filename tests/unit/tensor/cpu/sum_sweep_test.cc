@@ -123,69 +123,9 @@ struct Weights {
   Floats weight, gradient, first, second;
 };
 
-Weights weights_in(const Range& gradients, std::int64_t count) {
-  Weights w{values_in({0, 1}, count, 1), values_in(gradients, count, 2), values_in({0, gradients.scale}, count, 3),
-            values_in({1, gradients.scale}, count, 4)};
-  for (float& value : w.second) value = std::min(value * gradients.scale, 1e30f);
-  return w;
-}
-
-TEST(OptimizerSweep, AdamWEqualsDouble) {
-  const AdamWStep step{.learning_rate = 0.01,
-                       .beta1 = 0.9,
-                       .beta2 = 0.999,
-                       .epsilon = 1e-8,
-                       .weight_decay = 0.1,
-                       .correction1 = 1 - std::pow(0.9, 3),
-                       .correction2 = 1 - std::pow(0.999, 3)};
-  Worst first("adamw moment1"), second("adamw moment2"), weight("adamw");
-  for (const Range& range : ranges()) {
-    for (const std::int64_t n : kSizes) {
-      const Weights before = weights_in(range, n);
-      Weights w = before;
-      k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), n, step);
-      for (std::size_t i = 0; i < w.weight.size(); ++i) {
-        const double g = in_double(w.gradient[i]), m = 0.9 * in_double(before.first[i]),
-                     s = in_double(before.second[i]);
-        first.add(w.first[i], {m + 0.1 * g, std::abs(m) + 0.1 * std::abs(g)}, g);
-        second.add(w.second[i], {0.999 * s + 0.001 * g * g}, g);
-        // From the moments as they were rounded, or overflowed: they are floats in PyTorch too.
-        const double root = std::sqrt(in_double(w.second[i]) / step.correction2) + 1e-8;
-        const double move = 0.01 * in_double(w.first[i]) / step.correction1 / root;
-        const double kept = in_double(before.weight[i]) * (1 - 0.001);
-        weight.add(w.weight[i], {kept - move, std::abs(kept) + 2 * std::abs(move)}, g, n);
-      }
-    }
-  }
-  first.expect_at_most(2);
-  second.expect_at_most(2.5);
-  weight.expect_at_most(2);
-}
-
-TEST(OptimizerSweep, SgdEqualsDouble) {
-  for (const SgdStep& step : {SgdStep{.learning_rate = 0.1, .weight_decay = 0.3},
-                              SgdStep{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3},
-                              SgdStep{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3, .nesterov = true}}) {
-    Worst velocity("sgd velocity"), weight("sgd");
-    for (const Range& range : ranges()) {
-      for (const std::int64_t n : kSizes) {
-        const Weights before = weights_in(range, n);
-        Weights w = before;
-        k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), n, step);
-        for (std::size_t i = 0; i < w.weight.size(); ++i) {
-          const double decayed = 0.3 * in_double(before.weight[i]), old = step.momentum * in_double(before.first[i]);
-          const double g = in_double(w.gradient[i]) + decayed, v = old + g;
-          const double terms = std::abs(in_double(w.gradient[i])) + std::abs(decayed) + std::abs(old);
-          if (step.momentum > 0) velocity.add(w.first[i], {v, terms}, n);
-          const double move = 0.1 * (step.nesterov ? g + step.momentum * v : v);
-          weight.add(w.weight[i],
-                     {in_double(before.weight[i]) - move, std::abs(in_double(before.weight[i])) + 0.2 * terms}, n);
-        }
-      }
-    }
-    velocity.expect_at_most(2.5);
-    weight.expect_at_most(2.5);
-  }
+Weights weights_of(std::int64_t count) {
+  return {values_in({0, 1}, count, 1), values_in({0, 1}, count, 2), values_in({0, 1}, count, 3),
+          values_in({1, 1}, count, 4)};
 }
 
 // Never part of a fused multiply-add.
@@ -196,43 +136,53 @@ float rounded(float value) {
 
 // Replicas take each step apart, perhaps on processors of which only one fuses.
 TEST(OptimizerSweep, AStepHasTheBitsOfSeparateProductsAndSums) {
-  const Weights before = weights_in({0, 1}, 1000);
-  Weights w = before;
-  const AdamWStep step{
-      .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .correction1 = 0.3, .correction2 = 0.003};
-  k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), 1000, step);
+  const AdamWStep step{.learning_rate = 0.01,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .epsilon = 1e-8,
+                       .weight_decay = 0.1,
+                       .correction1 = 0.3,
+                       .correction2 = 0.003};
   const auto rate = static_cast<float>(0.01 / 0.3), root = static_cast<float>(1 / std::sqrt(0.003));
-  for (std::size_t i = 0; i < 1000; ++i) {
-    const float g = before.gradient[i];
-    const float m = rounded(0.9f * before.first[i]) + rounded(static_cast<float>(1 - 0.9) * g);
-    const float v = rounded(0.999f * before.second[i]) + rounded(rounded(static_cast<float>(1 - 0.999) * g) * g);
-    const float move = rounded(rate * m) / rounded(rounded(rounded(std::sqrt(v)) * root) + 1e-8f);
-    ASSERT_EQ(w.first[i], m) << i;
-    ASSERT_EQ(w.second[i], v) << i;
-    ASSERT_EQ(w.weight[i], before.weight[i] - rounded(move)) << i;
-  }
-  w = before;
-  k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), 1000,
-        {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3, .nesterov = true});
-  for (std::size_t i = 0; i < 1000; ++i) {
-    const float g = before.gradient[i] + rounded(0.3f * before.weight[i]);
-    const float v = rounded(0.9f * before.first[i]) + rounded(g);
-    const float move = rounded(0.1f * rounded(g + rounded(0.9f * rounded(v))));
-    ASSERT_EQ(w.first[i], v) << i;
-    ASSERT_EQ(w.weight[i], before.weight[i] - move) << i;
+  for (const std::int64_t n : {0, 1, 7, 33, 1000}) {
+    const Weights before = weights_of(n);
+    Weights w = before;
+    k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), n, step);
+    for (std::size_t i = 0; i < w.weight.size(); ++i) {
+      const float g = before.gradient[i];
+      const float m = rounded(0.9f * before.first[i]) + rounded(static_cast<float>(1 - 0.9) * g);
+      const float v = rounded(0.999f * before.second[i]) + rounded(rounded(static_cast<float>(1 - 0.999) * g) * g);
+      const float move = rounded(rate * m) / rounded(rounded(rounded(std::sqrt(v)) * root) + 1e-8f);
+      ASSERT_EQ(w.first[i], m) << i;
+      ASSERT_EQ(w.second[i], v) << i;
+      ASSERT_EQ(w.weight[i], rounded(static_cast<float>(1 - 0.01 * 0.1) * before.weight[i]) - rounded(move)) << i;
+    }
+    for (const auto& [momentum, nesterov] : {std::pair(0.0f, false), {0.9f, false}, {0.9f, true}}) {
+      w = before;
+      k.sgd(
+          w.weight.data(), w.gradient.data(), w.first.data(), n,
+          {.learning_rate = 0.1, .momentum = static_cast<double>(momentum), .weight_decay = 0.3, .nesterov = nesterov});
+      for (std::size_t i = 0; i < w.weight.size(); ++i) {
+        const float g = before.gradient[i] + rounded(0.3f * before.weight[i]);
+        const float v = momentum == 0 ? g : rounded(momentum * before.first[i]) + rounded(g);
+        const float move = rounded(0.1f * (nesterov ? rounded(g + rounded(momentum * rounded(v))) : rounded(v)));
+        ASSERT_EQ(w.first[i], momentum == 0 ? before.first[i] : v) << i;
+        ASSERT_EQ(w.weight[i], before.weight[i] - move) << i;
+      }
+    }
   }
 }
 
 // PyTorch 1.13's torch.optim does the same: a NaN gradient leaves NaN weights, an infinite one of AdamW too.
 TEST(OptimizerSweep, OptimizersHideNoNan) {
   for (const float bad : {kNan, kInfinity, -kInfinity}) {
-    Weights w = weights_in({0, 1}, 17);
+    Weights w = weights_of(17);
     w.gradient[16] = bad;
     k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), 17,
             {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8});
     EXPECT_TRUE(std::isnan(w.weight[16])) << bad;
     for (const bool nesterov : {false, true}) {
-      w = weights_in({0, 1}, 17);
+      w = weights_of(17);
       w.gradient[16] = bad;
       k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), 17,
             {.learning_rate = 0.01, .momentum = 0.9, .nesterov = nesterov});
