@@ -93,7 +93,7 @@ run_first() {
   for count in 1 2; do modules 40 scaler "$count" 'Device.*Scaler*:Device.GradientsGoThrough*'; done
   suite 60 same-bits 'Gpu.TrainsModulesOfLibTorchToTheSameBits*:Gpu.HasTheSameBits*'
   modules 60 libtorch 2 '*'
-  suite 90 passed-before '*PassTheConformanceSuite*/ranks_2:*TrainTensors*/ranks_2:*KeepReplicas*/ranks_3:Gpu.ComputesOnTensors*:*GroupsOfAllAndOfSome*/ranks_3'
+  suite 90 passed-before '*PassTheConformanceSuite*/ranks_2:*TrainTensors*/ranks_2:Gpu.ComputesOnTensors*:*GroupsOfAllAndOfSome*/ranks_3'
   suite 90 harmed '*HarmedRank*_ranks_2:*HurtRank*/ranks_2'
   suite 80 training '*Training*/ranks_2:*Overlap*/ranks_2:Gpu.TrainsGpt2*'
   step 90 captured-step env LOCKSTEP_BIN="$bin" "$folder/benchmarks/run_libtorch_ddp" --device cuda --worlds 1 --models gpt \

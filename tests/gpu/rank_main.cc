@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of tests/gpu/suite_test.cc. argv[1] says what it does:
-//   replicas   trains 50 steps on a device, and compares the replicas
 //   sums       hooks of 16 bits and fixed micro-batches beside the same sums on the host, bit by bit
 //   times      all-reduces of 4 KiB, 1 MiB and 25 MiB: rank 0 prints how long they took
 //   overlap    steps of a long backward, until the device's timestamps show a bucket that is reduced before its end
@@ -28,14 +27,11 @@
 #include <string>
 #include <vector>
 
-#include "examples/03_raw_gradients/kernels.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/data/sampler.h"
-#include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/reducer.h"
-#include "lockstep/ddp/replica_check.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/logging.h"
 #include "tests/gpu/failing_kernel.h"
@@ -131,56 +127,6 @@ void sums(const Group& group) {
   hook_sums<float16>(group, fp16_compress_hook(), to_float16);
   micro_batch_sums(group);
   std::printf("sums are those of the host\n");
-}
-
-// Gradients come through pinned memory, every rank's its own; the descent is a kernel.
-void replicas(const Group& group) {
-  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
-  const Stream stream(group->device());
-  group->set_stream(stream);
-  const std::vector<ParameterSpec> specs{
-      {"w", DType::f32, {61, 17}}, {"b", DType::f32, {17}}, {"big", DType::f32, {300'000}}, {"s", DType::f32, {}}};
-  const auto rank = static_cast<std::uint32_t>(group->rank());
-  const auto upload = [&](float* to, std::int64_t count, std::uint32_t step, std::uint32_t parameter) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
-    const auto pinned = cuda.allocate_pinned(bytes, group->device());
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto bits = philox({step, rank, parameter, static_cast<std::uint32_t>(i)}, {50, 0});
-      static_cast<float*>(pinned.get())[i] = 2 * uniform01(bits[0]) - 1;
-    }
-    cuda.copy(to, pinned.get(), bytes, stream);
-  };
-
-  std::vector<std::shared_ptr<void>> weights;
-  std::vector<BufferView> views;
-  std::vector<NamedBuffer> named;
-  for (std::size_t p = 0; p < specs.size(); ++p) {
-    weights.push_back(cuda.allocate(specs[p].bytes(), stream));
-    upload(static_cast<float*>(weights[p].get()), specs[p].count(), 1000, static_cast<std::uint32_t>(p));
-    views.emplace_back(weights[p].get(), specs[p].count(), DType::f32, group->device());
-    named.push_back({specs[p].name, views[p]});
-  }
-  broadcast_parameters(*group, views);  // they differed
-  Reducer reducer(specs, group, {{.cap_bytes = 1024, .first_cap_bytes = 512}});
-  std::uint64_t before = check_replicas(*group, named);
-  for (std::uint32_t step = 0; step < 50; ++step) {
-    reducer.begin_step({.weight = 1 + (step + rank) % 3});
-    for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) {
-      upload(reducer.gradient<float>(p), specs[static_cast<std::size_t>(p)].count(), step,
-             static_cast<std::uint32_t>(p));
-      reducer.mark_ready(p);
-    }
-    reducer.finish_step();
-    for (std::size_t p = 0; p < specs.size(); ++p) {
-      descend(static_cast<float*>(weights[p].get()), reducer.gradient<float>(static_cast<int>(p)),
-              static_cast<int>(specs[p].count()), stream);
-    }
-    if (step % 10 != 9) continue;
-    const std::uint64_t hash = check_replicas(*group, named);
-    if (hash == before) throw Error("ten steps have changed nothing");
-    before = hash;
-  }
-  std::printf("replicas are bit-equal after 50 steps: %016llx\n", static_cast<unsigned long long>(before));
 }
 
 double median(std::vector<double> values) {
@@ -311,7 +257,6 @@ int run(const std::string& what) {
   if (what == "loop_on") std::signal(SIGTERM, SIG_IGN);
   if (what == "connect") die_while_nccl_connects();
   const auto group = init_process_group({.backend = "nccl"});
-  if (what == "replicas") replicas(group);
   if (what == "sums") sums(group);
   if (what == "overlap") overlap(group);
   if (what == "loop" || what == "loop_on") loop(group);
