@@ -136,7 +136,7 @@ TEST_F(Gpu, IsNamed) {
 TEST_F(Gpu, ComputesOnTensorsAsTheCpuDoes) {
   if (!std::filesystem::exists(program(KERNELS))) GTEST_SKIP() << "the kernels of tensors are not built: no cublasLt.h";
   const Result result = Process({.command = {program(KERNELS), "--gtest_brief=1",
-                                             "--gtest_filter=-*Planted*:*CublasLt*:Matmul*:Checked*:KernelErrors*"},
+                                             "--gtest_filter=-Planted*:CublasLt*:Matmul*:KernelErrors*"},
                                  .environment = variables()})
                             .wait(Deadline::after(kLimit));
   EXPECT_EQ(result.exit_code, 0) << said(result);
@@ -292,10 +292,6 @@ TEST_F(Gpu, TrainsGpt2OfLibTorchAsTheCpuDoes) {
               seconds.count());
 }
 #endif
-
-TEST_P(Ranks, KeepReplicasBitEqualForFiftySteps) {
-  EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "replicas"}).out, "bit-equal after 50 steps"), GetParam());
-}
 
 TEST_P(Ranks, AddUpInTheOrderThatTheHostHas) {
   EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "sums"}).out, "sums are those of the host"), GetParam());
