@@ -39,11 +39,6 @@ class Ddp(DdpCase):
         _, port = self.serve()
         self.assertEqual(self.train_by_hand(port, agent_store=True), self.reference())
 
-    def test_three_ranks(self):
-        _, port = self.serve()
-        own = self.train_by_hand(support.free_port(), agent_store=False, world=3)
-        self.assertEqual(self.train_by_hand(port, agent_store=True, world=3), own)
-
 
 class LockstepRun(DdpCase):
     def lockstep_run(self, *flags, script=(), code=0):

@@ -107,18 +107,6 @@ class Verdict(Job):
         self.end(job, 1)
         self.assertSays(job, r"lockstep run: rank 1 failed first: it exited with code 0 while the others still needed it")
 
-    def test_killed(self):
-        job, pids = self.begin(ranks=3)
-        os.kill(pids[1], signal.SIGKILL)
-        self.end(job, 137)
-        self.assertSays(job, r"lockstep run: rank 1 failed first: it was killed by signal 9 \(SIGKILL\); 2 other ranks")
-
-    def test_stopped(self):
-        job, pids = self.begin()
-        os.kill(pids[1], signal.SIGSTOP)
-        self.end(job, 75)
-        self.assertSays(job, r"lockstep run: rank 1 failed first: it did not continue: .* is stopped \(SIGSTOP\)")
-
     @support.exists_if(not support.LEGACY)  # whose timeout can't be changed later
     def test_hung(self):
         """The other waits in gloo until the script's own timeout, and then the one that they waited for is named."""
@@ -126,14 +114,6 @@ class Verdict(Job):
         self.end(job, 75)
         self.assertSays(job, r"RuntimeError: .*gloo/transport/.*Timed out")
         self.assertSays(job, r"lockstep run: rank 1 failed first: it did not arrive where the others waited for it")
-
-    def test_signals(self):
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            self.checkpoint = f"{self.folder}/{number.name}"
-            job, _ = self.begin()
-            os.kill(job.process.pid, number)
-            self.end(job, code)
-            self.assertSays(job, rf"lockstep run: stopped by {number.name}; exit code {code}\n")
 
 
 class Restarts(Job):

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "tests/examples/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
@@ -55,12 +57,6 @@ class CharGptProgram : public ::testing::Test {
     std::ifstream in(file(name), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  static void expect_refusal(const Result& result, const std::string& text) {
-    EXPECT_NE(result.exit_code, 0);
-    EXPECT_NE((result.out + result.err).find(text), std::string::npos) << result.out << result.err;
-    EXPECT_LT(result.err.size(), 700u) << "not a line: " << result.err;
-  }
-
   const TemporaryFolder folder_;
 };
 
@@ -85,18 +81,6 @@ TEST_F(CharGptProgram, LearnsOnTwoRanksAndAFreshProcessWrites) {
   EXPECT_EQ(run(write).out, passage.out) << "equal seeds write equal passages";
 }
 
-TEST_F(CharGptProgram, TheLossDoesNotDependOnTheNumberOfRanks) {
-  std::vector<Losses> seen;
-  for (const int ranks : {1, 3}) {
-    RankProcesses job(ranks, {.command = command({})});
-    const std::vector<Result> results = job.wait();
-    ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
-    seen.push_back(losses(results[0].out));
-  }
-  EXPECT_NEAR(seen[1].model, seen[0].model, 1e-3 * seen[0].model);
-  EXPECT_EQ(seen[1].bigram, seen[0].bigram);
-}
-
 // In fixed micro-batches, so that the number of ranks counts for nothing either.
 TEST_F(CharGptProgram, ShardsOfTheOptimizerChangeNoBitOfTheWeights) {
   for (const auto& [name, ranks] : {std::pair{"alone", 1}, std::pair{"whole", 3}, std::pair{"sharded", 3}}) {
@@ -110,48 +94,42 @@ TEST_F(CharGptProgram, ShardsOfTheOptimizerChangeNoBitOfTheWeights) {
   EXPECT_EQ(bytes_of("sharded"), bytes_of("alone"));
 }
 
-TEST_F(CharGptProgram, BadTextsAreRefusedBeforeRanksMeet) {
-  { std::ofstream empty(file("empty")); }
-  std::ofstream(file("short")) << "too short";
-  expect_refusal(run({kProgram, "--text", file("none")}), "the text '" + file("none") + "' is not there");
-  expect_refusal(run({kProgram, "--text", file("empty")}), "the text '" + file("empty") + "' is empty");
-  expect_refusal(run({kProgram, "--text", file("short")}), "the text has 9 characters; a context of 64 needs");
-  expect_refusal(run({kProgram, "--text", folder_.string()}), "is not a regular file");
-}
-
-TEST_F(CharGptProgram, BadFlagsAreRefused) {
-  expect_refusal(run({kProgram, "--fast"}), "--fast");
-  expect_refusal(run({kProgram, "--steps", "0"}), "--steps");
-  expect_refusal(run({kProgram, "--batch", "many"}), "--batch");
-  expect_refusal(run({kProgram, "--dropout", "1"}), "--dropout");
-  expect_refusal(run({kProgram, "--lr", "-1"}), "--lr");
-  expect_refusal(run({kProgram, "--embd", "30", "--heads", "4"}),
-                 "--embd 30 is not a multiple of --heads 4; take --embd 32");
-  expect_refusal(run({kProgram, "--generate", "10"}), "--load");
-  expect_refusal(run({kProgram, "--load", file("text")}), "--generate");
-  expect_refusal(run({kProgram, "--generate", "1", "--load", file("w"), "--prompt", ""}), "--prompt is empty");
-}
-
-TEST_F(CharGptProgram, BadWeightsAreRefused) {
-  expect_refusal(run({kProgram, "--generate", "10", "--load", file("none")}), "there is no such file");
-  expect_refusal(run({kProgram, "--generate", "10", "--load", file("text")}), "not a well-formed safetensors file");
+// Before ranks meet, and before training.
+TEST_F(CharGptProgram, BadTextsFlagsWeightsAndFoldersAreALineEach) {
+  folder_.write("empty", "");
+  folder_.write("short", "too short");
   const std::vector<float> values(4);
-  checkpoint::write_safetensors(file("other"), {{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}}});
-  expect_refusal(run({kProgram, "--generate", "10", "--load", file("other")}), "were they saved by this program?");
-  checkpoint::write_safetensors(file("other"), {{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}}},
+  const std::vector<checkpoint::TensorSource> tensors{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}};
+  checkpoint::write_safetensors(file("other"), tensors);
+  checkpoint::write_safetensors(file("misfit"), tensors,
                                 {{"vocabulary_size", "3"},
                                  {"context", "8"},
                                  {"layers", "1"},
                                  {"heads", "1"},
                                  {"channels", "4"},
                                  {"vocabulary", "6162"}});
-  expect_refusal(run({kProgram, "--generate", "10", "--load", file("other")}), "does not fit the model: missing");
-}
-
-TEST_F(CharGptProgram, AFolderThatIsNotThereIsToldBeforeTraining) {
-  const Result result = run(command({"--out", file("none/w")}));
-  expect_refusal(result, "the folder '" + file("none") + "' is not there");
-  EXPECT_EQ(result.err.find("step 1"), std::string::npos) << result.err;
+  const auto load = [&](const std::string& name) {
+    return std::vector<std::string>{"--generate", "10", "--load", file(name)};
+  };
+  expect_message("examples", "refusals",
+                 refusals({kProgram}, {{"--text", file("none")},
+                                       {"--text", file("empty")},
+                                       {"--text", file("short")},
+                                       {"--text", folder_},
+                                       {"--fast"},
+                                       {"--steps", "0"},
+                                       {"--batch", "many"},
+                                       {"--dropout", "1"},
+                                       {"--lr", "-1"},
+                                       {"--embd", "30", "--heads", "4"},
+                                       {"--generate", "10"},
+                                       {"--load", file("text")},
+                                       {"--generate", "1", "--load", file("w"), "--prompt", ""},
+                                       load("none"),
+                                       load("text"),
+                                       load("other"),
+                                       load("misfit"),
+                                       {"--text", file("text"), "--out", file("none/w")}}));
 }
 
 // 1,000 steps of two ranks under the launcher, with snapshots.
@@ -209,67 +187,40 @@ TEST_F(CharGptJob, KilledAndStartedAgainEndsWithTheSameBits) {
   EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
 }
 
-TEST_F(CharGptJob, WhoseRankIsKilledGoesOnFromItsLastStep) {
-  const Result undisturbed = run(job({"undisturbed"}));
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
-  for (const int dead : {0, 1}) {
-    const std::string name = "killed" + std::to_string(dead);
-    const std::vector<std::string> saving{name, "--snapshot-dir", file("of_" + name), "--snapshot-every", "30"};
-    Process hurt({.command = job(saving)});
-    ASSERT_TRUE(hurt.await_output("is saved in"));
-    const auto pid = number_in(hurt.err(), "pid of rank " + std::to_string(dead) + ": ([0-9]+)");
-    ASSERT_GT(pid, 0);
-    ::kill(static_cast<pid_t>(pid), SIGKILL);
-    const Result result = hurt.wait();
-    EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-    EXPECT_FALSE(fs::exists(file(name))) << "it had ended before a rank was killed";
-    const auto step = number_in(result.err, "step ([0-9]+), the last that rank " + std::to_string(1 - dead));
-    const Result again = run(job(saving));
-    ASSERT_EQ(again.exit_code, 0) << again.err;
-    EXPECT_EQ(number_in(again.err, "resumes from step ([0-9]+)"), step);
-    EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
+// Started again by hand, it resumes from the last step that the survivor has saved; in shares of the optimizer, of
+// which a survivor has only its own, the job itself starts again and does the steps since the last snapshot again.
+TEST_F(CharGptJob, WhoseRankIsKilledEndsWithTheSameBits) {
+  for (const bool is_sharded : {false, true}) {
+    const std::string undisturbed = is_sharded ? "undisturbed in shares" : "undisturbed";
+    std::vector<std::string> more;
+    if (is_sharded) more.emplace_back("--shard");
+    const auto flags = [&](std::vector<std::string> first) {
+      first.insert(first.end(), more.begin(), more.end());
+      return first;
+    };
+    ASSERT_EQ(run(job(flags({undisturbed}))).exit_code, 0);
+    for (const int dead : {0, 1}) {
+      const std::string name = "killed" + std::to_string(dead) + (is_sharded ? " in shares" : "");
+      const auto saving = flags({name, "--snapshot-dir", file("of_" + name), "--snapshot-every", "30"});
+      Process hurt({.command = job(saving, is_sharded ? 1 : 0)});
+      ASSERT_TRUE(hurt.await_output("is saved in"));
+      const auto pid = number_in(hurt.err(), "pid of rank " + std::to_string(dead) + ": ([0-9]+)");
+      ASSERT_GT(pid, 0);
+      ::kill(static_cast<pid_t>(pid), SIGKILL);
+      Result result = hurt.wait();
+      EXPECT_EQ(result.exit_code, is_sharded ? 0 : 128 + SIGKILL) << result.err;
+      std::int64_t saved = 0;
+      if (!is_sharded) {
+        EXPECT_FALSE(fs::exists(file(name))) << "it had ended before a rank was killed";
+        saved = number_in(result.err, "step ([0-9]+), the last that rank " + std::to_string(1 - dead));
+        result = run(job(saving));
+        ASSERT_EQ(result.exit_code, 0) << result.err;
+      }
+      const auto step = number_in(result.err, "resumes from step ([0-9]+)");
+      EXPECT_TRUE(is_sharded ? step >= 30 && step % 30 == 0 : step == saved) << step;
+      EXPECT_EQ(bytes_of(name), bytes_of(undisturbed));
+    }
   }
-}
-
-// In shares of the optimizer the steps since the last snapshot are done again, by the same job.
-TEST_F(CharGptJob, WithShardsWhoseRankIsKilledIsStartedAgainAndEndsWithTheSameBits) {
-  const Result undisturbed = run(job({"undisturbed", "--shard"}));
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
-  for (const int dead : {0, 1}) {
-    const std::string name = "killed" + std::to_string(dead);
-    Process hurt(
-        {.command = job({name, "--shard", "--snapshot-dir", file("of_" + name), "--snapshot-every", "30"}, 1)});
-    ASSERT_TRUE(hurt.await_output("is saved in"));
-    const auto pid = number_in(hurt.err(), "pid of rank " + std::to_string(dead) + ": ([0-9]+)");
-    ASSERT_GT(pid, 0);
-    ::kill(static_cast<pid_t>(pid), SIGKILL);
-    const Result result = hurt.wait();
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const auto step = number_in(result.err, "resumes from step ([0-9]+)");
-    EXPECT_GE(step, 30);
-    EXPECT_EQ(step % 30, 0) << "a survivor has only its own share, so no later step can be saved";
-    EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
-  }
-}
-
-TEST_F(CharGptJob, ThatIsAskedToStopSavesAndIsToBeStartedAgain) {
-  const Result undisturbed = run(job({"undisturbed"}));
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
-  const std::vector<std::string> saving{"stopped", "--snapshot-dir", file("run7"), "--snapshot-every", "30"};
-  for (const int signal : {SIGTERM, SIGUSR1}) {
-    Process asked({.command = job(saving)});
-    ASSERT_TRUE(asked.await_output("is saved in"));
-    asked.send(signal);
-    const Result result = asked.wait();
-    EXPECT_EQ(result.exit_code, 75) << result.err;
-    EXPECT_FALSE(fs::exists(file("stopped"))) << "it had ended before it was asked";
-    EXPECT_GT(number_in(result.err, "stopped after ([0-9]+) steps: rank [01] got SIG"), 30);
-    EXPECT_EQ(number_in(result.err, "step ([0-9]+) is saved in '[^']*' \\(rank [01] got SIG"),
-              number_in(result.err, "stopped after ([0-9]+) steps: rank [01] got SIG"));
-  }
-  const Result again = run(job(saving));
-  ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_EQ(bytes_of("stopped"), bytes_of("undisturbed"));
 }
 
 }  // namespace

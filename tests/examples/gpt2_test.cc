@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/examples/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
@@ -89,13 +90,6 @@ class Gpt2Program : public ::testing::Test {
       }
     }
   }
-  void expect_refusal(const std::vector<std::string>& more, const std::string& text) const {
-    const Result result = run(command(0, more));
-    EXPECT_EQ(result.exit_code, 2) << text;
-    EXPECT_NE(result.err.find(text), std::string::npos) << "not said: " << text << "\n" << result.err;
-    EXPECT_LE(std::count(result.err.begin(), result.err.end(), '\n'), 3) << "not a line: " << result.err;
-  }
-
   const TemporaryFolder folder_;
   std::string text_;
 };
@@ -199,40 +193,34 @@ TEST_F(Gpt2Program, ShowsWhatShareOfTheGpuIsUsed) {
   EXPECT_TRUE(std::regex_search(result.err, std::regex("step 2: loss .* tokens/s  MFU [0-9.]+ %"))) << result.err;
 }
 
-TEST_F(Gpt2Program, RefusesFilesThatAreNone) {
-  expect_refusal({"--data", file("nowhere")}, "nowhere' is not a file that can be read");
-  expect_refusal({"--data", folder_.string()}, "is not a file that can be read");
-  folder_.write("empty", "");
-  expect_refusal({"--data", file("empty")}, "empty' is empty");
-  folder_.write("text.bin", "No tokens, but words.");
-  expect_refusal({"--data", file("text.bin")},
-                 "text.bin' begins with 1948282702, and llm.c's GPT-2 tokens with 20240520");
+TEST_F(Gpt2Program, RefusesFilesThatAreNoneAndFlagsThatDoNotFit) {
   const std::string whole = token_file(cycle(1000, 5));
-  folder_.write("cut.bin", whole.substr(0, whole.size() - 3));
-  expect_refusal({"--data", file("cut.bin")}, "cut.bin' has version 1 and 3021 bytes, and must have 1 and 3024");
-  folder_.write("new.bin", token_file(cycle(1000, 5), 7));
-  expect_refusal({"--data", file("new.bin")}, "new.bin' has version 7 and 3024 bytes, and must have 1 and 3024");
-  folder_.write("large.bin", token_file(cycle(1000, 50300)));
-  expect_refusal({"--data", file("large.bin"), "--batch-tokens", "16"}, "large.bin' has token 50306 behind its first ");
-  folder_.write("tokens.bin", whole);
-  expect_refusal({"--data", file("tokens.bin"), text_}, "one is a text, the other a token file");
-  expect_refusal({"--data", text_, "--validation", file("tokens.bin"), "--batch-tokens", "16"},
-                 "a model of 256 tokens needs texts as data");
+  folder_.write("empty", "");
   folder_.write("short", "too short");
-  expect_refusal({"--data", file("short")}, "0 rows of 16 tokens to train on and 0 to validate with");
-}
-
-TEST_F(Gpt2Program, RefusesFlagsThatDoNotFit) {
-  expect_refusal({"--size", "gpt3"}, "there is no size 'gpt3'; use tiny, gpt2,");
-  const Result long_rows = run({kProgram, "--length", "65"});
-  EXPECT_EQ(long_rows.exit_code, 2);
-  EXPECT_NE(long_rows.err.find("--length 65: --size tiny takes at most 64"), std::string::npos) << long_rows.err;
-  expect_refusal({"--data", text_, "--batch-tokens", "100"}, "--batch-tokens must be a multiple of --length, 16");
-  expect_refusal({"--data", text_, "--batch-tokens", "65536"}, "are too few for steps of 4096; give more --data");
-  expect_refusal({"--data", text_, "--rows", "0"}, "--rows");
-  expect_refusal({"--dtype", "fp8"}, "--dtype");
-  expect_refusal({"--colour", "red"}, "--colour");
-  expect_refusal({"--data", text_, "--batch-tokens", "16", "--weights", file("nowhere")}, "nowhere");
+  folder_.write("text.bin", "No tokens, but words.");
+  folder_.write("cut.bin", whole.substr(0, whole.size() - 3));
+  folder_.write("new.bin", token_file(cycle(1000, 5), 7));
+  folder_.write("large.bin", token_file(cycle(1000, 50300)));
+  folder_.write("tokens.bin", whole);
+  const std::string page =
+      refusals(command(0, {}), {{"--data", file("nowhere")},
+                                {"--data", folder_},
+                                {"--data", file("empty")},
+                                {"--data", file("text.bin")},
+                                {"--data", file("cut.bin")},
+                                {"--data", file("new.bin")},
+                                {"--data", file("large.bin"), "--batch-tokens", "16"},
+                                {"--data", file("tokens.bin"), text_},
+                                {"--data", text_, "--validation", file("tokens.bin"), "--batch-tokens", "16"},
+                                {"--data", file("short")},
+                                {"--size", "gpt3"},
+                                {"--data", text_, "--batch-tokens", "100"},
+                                {"--data", text_, "--batch-tokens", "65536"},
+                                {"--data", text_, "--rows", "0"},
+                                {"--dtype", "fp8"},
+                                {"--colour", "red"},
+                                {"--data", text_, "--batch-tokens", "16", "--weights", file("nowhere")}});
+  expect_message("examples", "refusals", page + refusals({kProgram}, {{"--length", "65"}}));
   const Result help = run({kProgram, "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_NE(help.out.find("gpt2-xl (1558M)"), std::string::npos) << help.out;
