@@ -105,23 +105,28 @@ struct Told {
   std::int64_t weight;
 };
 
-// What the notes of ranks with one micro-batch each come to; fields add up modulo 2^64, as in a group.
-GlobalBatch together(const std::vector<Told>& ranks, Loss kind = Loss::mean) {
-  const int size = static_cast<int>(ranks.size());
-  std::uint64_t weight = 0, whole = 0, fraction = 0;
-  for (const Told& told : ranks) {
-    LossSum sum(size);
-    sum.add(kind, told.loss, told.weight);
+// What the notes of ranks come to; fields add up modulo 2^64, as in a group.
+StepNote note_of_all(const std::vector<LossSum>& ranks) {
+  const auto add = [](std::int64_t& to, std::int64_t number) {
+    to = static_cast<std::int64_t>(static_cast<std::uint64_t>(to) + static_cast<std::uint64_t>(number));
+  };
+  StepNote all;
+  for (const LossSum& sum : ranks) {
     StepNote note;
     sum.write(note);
-    weight += static_cast<std::uint64_t>(note.weight);
-    whole += static_cast<std::uint64_t>(note.loss_whole);
-    fraction += static_cast<std::uint64_t>(note.loss_fraction);
+    add(all.weight, note.weight);
+    add(all.loss_whole, note.loss_whole);
+    add(all.loss_fraction, note.loss_fraction);
   }
-  const StepNote all{.weight = static_cast<std::int64_t>(weight),
-                     .loss_whole = static_cast<std::int64_t>(whole),
-                     .loss_fraction = static_cast<std::int64_t>(fraction)};
-  return global_batch_of({.step = 4, .of_all = all}, kind, size);
+  return all;
+}
+
+// Of ranks with one micro-batch each.
+GlobalBatch together(const std::vector<Told>& ranks, Loss kind = Loss::mean) {
+  const int size = static_cast<int>(ranks.size());
+  std::vector<LossSum> sums(ranks.size(), LossSum(size));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) sums[rank].add(kind, ranks[rank].loss, ranks[rank].weight);
+  return global_batch_of({.step = 4, .of_all = note_of_all(sums)}, kind, size);
 }
 
 std::vector<Told> many(int ranks, Told told) { return std::vector<Told>(static_cast<std::size_t>(ranks), told); }
@@ -144,14 +149,12 @@ TEST(LossSum, IsTheMeanOverAllWeightsOrTheSum) {
 
 TEST(LossSum, AddsUpOverMicroBatches) {
   LossSum sum(1);
+  const auto loss = [&] { return global_batch_of({.step = 0, .of_all = note_of_all({sum})}, Loss::mean, 1).loss; };
   sum.add(Loss::mean, 1.0, 2);
   sum.add(Loss::mean, 4.0, 1);
-  StepNote note;
-  sum.write(note);
-  EXPECT_EQ(global_batch_of({.step = 0, .of_all = note}, Loss::mean, 1).loss, 2.0);
+  EXPECT_EQ(loss(), 2.0);
   sum.add(Loss::mean, std::nullopt, 1);
-  sum.write(note);
-  EXPECT_EQ(global_batch_of({.step = 0, .of_all = note}, Loss::mean, 1).loss, std::nullopt);
+  EXPECT_EQ(loss(), std::nullopt);
 }
 
 TEST(LossSum, ComesBackToTheBitFromOneRankAndCloseFromMany) {
@@ -207,15 +210,7 @@ TEST(LossSum, OfPartsIsTheSameHoweverRanksShareThem) {
     std::vector<LossSum> sums(ranks, LossSum(kParts));
     for (std::size_t i = parts.size(); i > 1; --i) std::swap(parts[i - 1], parts[random.below(i)]);
     for (const Told& part : parts) sums[random.below(ranks)].add(Loss::mean, part.loss, part.weight);
-    StepNote all;
-    for (const LossSum& sum : sums) {
-      StepNote note;
-      sum.write(note);
-      all.weight += note.weight;
-      all.loss_whole += note.loss_whole;
-      all.loss_fraction += note.loss_fraction;
-    }
-    return global_batch_of({.step = 0, .of_all = all}, Loss::mean, kParts).loss.value();
+    return global_batch_of({.step = 0, .of_all = note_of_all(sums)}, Loss::mean, kParts).loss.value();
   };
   const double alone = told_by(1);
   for (int round = 0; round < 200; ++round) EXPECT_EQ(told_by(1 + random.below(kParts)), alone);

@@ -85,7 +85,9 @@ TEST(Reducer, RanksThatDifferAreToldWhere) {
   const Case cases[] = {
       {"First difference, parameter 2: ranks 0 and 2 have 'c' float32 [16]; rank 1 has 'c' float32 [4, 4]. ",
        [](int rank, auto& specs, auto&) {
-         if (rank == 1) specs[2].shape = {4, 4}, specs[3].name = "later";
+         if (rank != 1) return;
+         specs[2].shape = {4, 4};
+         specs[3].name = "later";
        }},
       {"parameter 3: rank 0 has 'd' float32 [3]; ranks 1 and 2 have only 3 parameters",
        [](int rank, auto& specs, auto&) {
