@@ -13,6 +13,7 @@
 #include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/plugin.h"
@@ -146,26 +147,19 @@ TEST_F(Plugins, OneThatIsNowhereIsSaidWithTheFolders) {
   EXPECT_THROW(plugin.symbol("any"), BackendUnavailable);
 }
 
-TEST_F(Plugins, AnotherBuildsIsRefusedWithBothStamps) {
-  write("x", marked("stamp of another"));
-  const LoadedPlugin plugin = load("x");
-  EXPECT_EQ(plugin.handle, nullptr);
-  expect_text(plugin.problem, {folder_ + "/liblockstep_x.so", "'stamp of another'", "'stamp of this build'"});
-}
-
-TEST_F(Plugins, WhatHasNoStampIsRefusedBeforeItRuns) {
-  write("x", "no stamp");
-  expect_text(load("x").problem, {"is not a plug-in of lockstep"});
-  write("y", std::string(kPluginStampMark) + "never ends");
-  expect_text(load("y").problem, {"is not a plug-in of lockstep"});
-}
-
-TEST_F(Plugins, AFileThatIsNoLibraryIsSaidInTheLoadersWords) {
-  write("x", marked("stamp of this build"));
-  const LoadedPlugin plugin = load("x");
-  EXPECT_EQ(plugin.handle, nullptr);
-  expect_text(plugin.problem, {"can't be loaded", plugin.path});
-  EXPECT_EQ(plugin.missing_library, "");
+TEST_F(Plugins, AnotherBuildsOrWhatIsNoneIsRefusedBeforeItRuns) {
+  const std::pair<std::string, std::vector<std::string>> cases[] = {
+      {marked("stamp of another"), {"'stamp of another'", "'stamp of this build'"}},
+      {"no stamp", {"is not a plug-in of lockstep"}},
+      {std::string(kPluginStampMark) + "never ends", {"is not a plug-in of lockstep"}},
+      {marked("stamp of this build"), {"can't be loaded"}}};  // it is no library
+  for (const auto& [content, problems] : cases) {
+    write("x", content);
+    const LoadedPlugin plugin = load("x");
+    EXPECT_EQ(plugin.handle, nullptr);
+    EXPECT_EQ(plugin.missing_library, "");
+    for (const std::string& problem : problems) expect_text(plugin.problem, {problem, folder_ + "/liblockstep_x.so"});
+  }
 }
 
 TEST_F(Plugins, TheFirstFolderThatHasOneDecides) {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -100,21 +99,6 @@ class ConnectionTest : public ::testing::Test {
   End a_;
   End b_;
 };
-
-TEST_F(ConnectionTest, DataWaitsAtItsSenderForItsReceive) {
-  auto data = bytes_of(1000, 1);
-  std::vector<std::byte> got(1000);
-  a_.send(data, 1, kOther);
-  a_.connection->write();
-  char byte = 0;
-  EXPECT_EQ(::recv(b_.connection->fd(), &byte, 1, MSG_PEEK), -1) << "nothing has gone out";
-  EXPECT_EQ(errno, EAGAIN);
-  b_.receive(got, 2, kOther);
-  move();
-  EXPECT_EQ(got, data);
-  EXPECT_THAT(a_.heard.said, ElementsAre("through 1"));
-  EXPECT_THAT(b_.heard.said, ElementsAre("through 2"));
-}
 
 TEST_F(ConnectionTest, ASmallSegmentDoesNotWaitForItsReceive) {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, Connection::kMostEager}) {
