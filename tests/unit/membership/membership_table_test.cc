@@ -14,6 +14,7 @@ namespace {
 
 using lockstep::testing::expect_cause;
 using lockstep::testing::expect_message;
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
 using Kind = MembershipTable::Kind;
 using Push = MembershipTable::Push;
@@ -423,6 +424,9 @@ TEST_F(Table, ADuplicateIsRefusedAlsoWhenTheFirstHasGone) {
     const ProcessInfo second{.host = "n2", .pid = 5, .boot_id = "c"};
     const auto refused = table.register_member(99, "s", std::to_string(rank), "5", encode(second), "");
     expect_message("membership", "rank " + std::to_string(rank), refused.value_or("entered"));
+    const std::string number = std::to_string(rank);
+    expect_text(refused.value_or(""), {"rank " + number + " (host n1, pid 10" + number + "), which",
+                                       "and rank " + number + " (host n2, pid 5)"});
   }
   table.ended(99);
   EXPECT_EQ(heard(), "") << "who was refused is not a member";

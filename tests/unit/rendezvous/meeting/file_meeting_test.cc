@@ -29,6 +29,8 @@ using lockstep::testing::expect_text;
 using lockstep::testing::Line;
 using namespace std::chrono_literals;
 
+Deadline soon() { return Deadline::after(20s); }
+
 class FileMeetingTest : public ::testing::Test {
  protected:
   void write(const std::string& text) const { std::ofstream(path_) << text; }
@@ -36,13 +38,25 @@ class FileMeetingTest : public ::testing::Test {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
   }
 
-  // A note of a process that has ended.
+  // A note of this process, and of one that has ended.
+  static MeetingNote note_of_us(int port = 4711, const std::string& run = "run") {
+    return note_of_this_process({"127.0.0.1", static_cast<std::uint16_t>(port)}, run);
+  }
   static MeetingNote note_of_the_dead() {
-    MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
+    MeetingNote note = note_of_us(1);
     Child child([](const Line&) { return 0; });
     child.wait();
     note.pid = child.pid();
     return note;
+  }
+
+  template <typename E>
+  std::string refusal_of_rank_zero() const {
+    return error_of<E>([&] { FileMeeting(path_, note_of_us(1)); });
+  }
+  template <typename E>
+  std::string refusal_of_others(std::chrono::nanoseconds limit = 20s, const std::string& run = "run") const {
+    return error_of<E>([&] { await_note(path_, run, {}, Deadline::after(limit)); });
   }
 
   const lockstep::testing::TemporaryFolder folder_;
@@ -51,16 +65,16 @@ class FileMeetingTest : public ::testing::Test {
 
 TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
   int early = 0;
-  std::thread reader([&] { early = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
-  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
+  std::thread reader([&] { early = await_note(path_, "run", {}, soon()).address.port; });
+  const FileMeeting meeting(path_, note_of_us());
   reader.join();
   EXPECT_EQ(early, 4711);
-  EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).pid, ::getpid());
+  EXPECT_EQ(await_note(path_, "run", {}, soon()).pid, ::getpid());
 }
 
 TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
   {
-    const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
+    const FileMeeting meeting(path_, note_of_us());
     struct stat status = {};
     ASSERT_EQ(::stat(path_.c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -70,10 +84,10 @@ TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
 }
 
 TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
-  const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
+  const MeetingNote note = note_of_us();
   ASSERT_TRUE(note.secret);
   EXPECT_TRUE(*decode_note(encode(note), path_).secret == *note.secret);
-  EXPECT_FALSE(*note_of_this_process({"127.0.0.1", 4711}, "run").secret == *note.secret);
+  EXPECT_FALSE(*note_of_us().secret == *note.secret);
   std::string short_one = encode(note);
   short_one.erase(short_one.find("secret ") + 7, 1);
   EXPECT_EQ(error_of<CorruptData>([&] { decode_note(short_one, path_); }).find(note.secret->hex().substr(1, 8)),
@@ -82,23 +96,19 @@ TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
 
 TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  write(encode(note_of_this_process({"127.0.0.1", 4711}, "run")));
+  write(encode(note_of_us()));
   // Root's files are believed by all, so this one must be somebody else's.
   ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
   expect_text(error_of<InvalidArgument>([&] { read_note(path_); }), {"belongs to user id 65534", "runs as 0"});
-  expect_text(error_of<InvalidArgument>([&] {
-                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
-              }),
-              {"belongs to user id 65534"});
+  expect_text(refusal_of_rank_zero<InvalidArgument>(), {"belongs to user id 65534"});
 }
 
 TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
-  expect_text(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
-              {"left behind by an earlier run", "of 0.02 s"});
+  expect_text(refusal_of_others<Timeout>(20ms), {"left behind by an earlier run", "of 0.02 s"});
   int read = 0;
-  std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
-  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
+  std::thread reader([&] { read = await_note(path_, "run", {}, soon()).address.port; });
+  const FileMeeting meeting(path_, note_of_us());
   reader.join();
   EXPECT_EQ(read, 4711);
 }
@@ -107,7 +117,7 @@ TEST_F(FileMeetingTest, WhoWasSlowerToRemoveAStaleFileLeavesTheLiveOne) {
   const MeetingNote stale = note_of_the_dead();
   write(encode(stale));
   // Another rank 0 has found it too, and is faster.
-  const MeetingNote live = note_of_this_process({"127.0.0.1", 4711}, "run");
+  const MeetingNote live = note_of_us();
   const FileMeeting meeting(path_, live);
   remove_stale_note(path_, stale);
   ASSERT_TRUE(read_note(path_));
@@ -125,7 +135,7 @@ TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
     std::vector<std::thread> rivals;
     for (std::size_t i = 0; i < kRivals; ++i) {
       rivals.emplace_back([&, i] {
-        notes[i] = note_of_this_process({"127.0.0.1", 4711}, "run");
+        notes[i] = note_of_us();
         start.arrive_and_wait();
         try {
           meetings[i] = std::make_unique<FileMeeting>(path_, notes[i]);
@@ -146,57 +156,31 @@ TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
   note.boot_id = "another";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
   write(encode(note));
-  EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).token, note.token);
-  expect_text(error_of<Mismatch>([&] {
-                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
-              }),
-              {"can't tell", "after a reboot of its host, remove the file"});
+  EXPECT_EQ(await_note(path_, "run", {}, soon()).token, note.token);
+  expect_text(refusal_of_rank_zero<Mismatch>(),
+              {"can't tell", "host " + note.host, "after a reboot of its host, remove the file"});
   EXPECT_EQ(read_note(path_)->token, note.token) << "the live job's file is left alone";
-  note.host = "elsewhere";
-  EXPECT_EQ(state_of_writer(note), WriterState::unknown);
 }
 
-TEST_F(FileMeetingTest, APidOfAnotherContainerTellsNothing) {
-  MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
+TEST_F(FileMeetingTest, APidTellsSomethingInItsContainerAndUntilItIsGivenAgain) {
+  MeetingNote note = note_of_us();
   EXPECT_EQ(state_of_writer(note), WriterState::alive);
+  note.start -= 1;
+  EXPECT_EQ(state_of_writer(note), WriterState::gone);
   note.pid_namespace = "1";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
 }
 
-TEST_F(FileMeetingTest, APidThatWasGivenAgainIsAnotherProcess) {
-  MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
-  note.start -= 1;
-  EXPECT_EQ(state_of_writer(note), WriterState::gone);
-}
-
 TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
-  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
+  const FileMeeting meeting(path_, note_of_us());
   const std::string self = "pid " + std::to_string(::getpid());
-  expect_text(error_of<Mismatch>([&] {
-                FileMeeting(path_, note_of_this_process({"127.0.0.1", 4712}, "run"));
-              }),
-              {"in use by " + self, "this process is " + self, "its own rank"});
-}
-
-TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
-  MeetingNote note = note_of_this_process({"10.0.0.1", 1}, "run");
-  note.boot_id = "another";
-  note.host = "elsewhere";
-  write(encode(note));
-  expect_text(error_of<Mismatch>([&] {
-                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
-              }),
-              {"host elsewhere", "remove the file"});
-  EXPECT_TRUE(std::filesystem::exists(path_));
+  expect_text(refusal_of_rank_zero<Mismatch>(), {"in use by " + self, "this process is " + self, "its own rank"});
 }
 
 TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   write("important");
-  expect_text(error_of<CorruptData>([&] {
-                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
-              }),
-              {"did not write"});
-  expect_text(error_of<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), {"9 bytes"});
+  expect_text(refusal_of_rank_zero<CorruptData>(), {"did not write"});
+  expect_text(refusal_of_others<CorruptData>(), {"9 bytes"});
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "important");
@@ -204,30 +188,22 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   EXPECT_THROW(read_note(path_), CorruptData);
 }
 
-TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
-  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "first"));
-  expect_text(error_of<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), {"'first'"});
-}
-
-TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
-  const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
+TEST_F(FileMeetingTest, ANoteOfAnotherRunOrThatProvedWrongIsNotTaken) {
+  const MeetingNote note = note_of_us(4711, "first");
   const FileMeeting meeting(path_, note);
+  expect_text(refusal_of_others<Timeout>(20ms, "second"), {"'first'"});
   expect_text(error_of<Timeout>([&] {
-                await_note(path_, "run", {note.token, "leads to no store"}, Deadline::after(20ms));
+                await_note(path_, "first", {note.token, "leads to no store"}, Deadline::after(20ms));
               }),
               {"leads to no store"});
 }
 
 TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
   const std::string missing = (folder_ / "no" / "job").string();
-  expect_text(error_of<InvalidArgument>([&] {
-                FileMeeting(missing, note_of_this_process({"127.0.0.1", 1}, "run"));
-              }),
+  expect_text(error_of<InvalidArgument>([&] { FileMeeting(missing, note_of_us(1)); }),
               {missing, "No such file", "folder"});
-  expect_text(error_of<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
-              {"Is a directory"});
-  expect_text(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
-              {"there is no such file"});
+  expect_text(error_of<InvalidArgument>([&] { await_note(folder_, "run", {}, soon()); }), {"Is a directory"});
+  expect_text(refusal_of_others<Timeout>(20ms), {"there is no such file"});
 }
 
 }  // namespace

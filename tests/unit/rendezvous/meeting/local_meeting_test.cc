@@ -31,6 +31,8 @@ using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
 
+Deadline soon() { return Deadline::after(20s); }
+
 std::string unique_name(const char* test) {
   return local_meeting_name(::geteuid(), test, std::to_string(::getpid()), 0);
 }
@@ -51,39 +53,21 @@ TEST(LocalMeeting, RanksThatComeBeforeAndAfterRankZeroGetItsAnswer) {
   std::atomic<int> right{0};
   std::vector<std::thread> ranks;
   for (int i = 0; i < 3; ++i) {
-    ranks.emplace_back([&] { right += ask_local_meeting(name, Deadline::after(20s)) == "127.0.0.1:4711" ? 1 : 0; });
+    ranks.emplace_back([&] { right += ask_local_meeting(name, soon()) == "127.0.0.1:4711" ? 1 : 0; });
   }
   const LocalMeeting meeting(name, "127.0.0.1:4711");
+  const UniqueFd silent = net::unix_connect_abstract(name, soon());  // delays nobody
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(right, 3);
-  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "127.0.0.1:4711");
+  EXPECT_EQ(ask_local_meeting(name, soon()), "127.0.0.1:4711");
 }
-
-TEST(LocalMeeting, AClientThatSaysNothingDelaysNobody) {
-  const std::string name = unique_name("silent");
-  const LocalMeeting meeting(name, "here");
-  const UniqueFd silent = net::unix_connect_abstract(name, Deadline::after(20s));
-  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "here");
-}
-
-// Lines of the log, as they come.
-class LogWatch {
- public:
-  LogWatch() {
-    set_log_sink([this](LogLevel, std::string_view text) {
-      if (text.find("Too many open files") != std::string_view::npos) ++warnings_;
-    });
-  }
-  ~LogWatch() { set_log_sink({}); }
-  int warnings() const { return warnings_; }
-
- private:
-  std::atomic<int> warnings_{0};
-};
 
 TEST(LocalMeeting, WithoutADescriptorItWarnsOnceAndAnswersWhenThereIsRoom) {
   const std::string name = unique_name("no room");
-  const LogWatch log;
+  std::atomic<int> warnings{0};
+  set_log_sink([&](LogLevel, std::string_view text) {
+    if (text.find("Too many open files") != text.npos) ++warnings;
+  });
   const LocalMeeting meeting(name, "here");
   // Made first: it can connect when no further descriptor is to be had.
   const UniqueFd early(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -98,25 +82,23 @@ TEST(LocalMeeting, WithoutADescriptorItWarnsOnceAndAnswersWhenThereIsRoom) {
   none.rlim_cur = 3;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   EXPECT_EQ(::connect(early.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
-  EXPECT_TRUE(lockstep::testing::wait_until([&] { return log.warnings() > 0; }));
+  EXPECT_TRUE(lockstep::testing::wait_until([&] { return warnings > 0; }));
   pollfd stays_silent{.fd = early.get(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&stays_silent, 1, 350), 0) << "three more tries";
-  EXPECT_EQ(log.warnings(), 1);
+  EXPECT_EQ(warnings, 1);
+  set_log_sink({});
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "here");
+  EXPECT_EQ(ask_local_meeting(name, soon()), "here");
 }
 
-TEST(LocalMeeting, TwoRankZerosCantBothListen) {
+TEST(LocalMeeting, TwoRankZerosCantBothListenButOneAfterTheOther) {
   const std::string name = unique_name("twice");
-  const LocalMeeting meeting(name, "here");
-  EXPECT_EQ(errno_of([&] { const LocalMeeting second(name, "there"); }), EADDRINUSE);
-}
-
-TEST(LocalMeeting, TheNameIsFreeAfterwards) {
-  const std::string name = unique_name("again");
-  { const LocalMeeting first(name, "first"); }
+  {
+    const LocalMeeting meeting(name, "here");
+    EXPECT_EQ(errno_of([&] { const LocalMeeting second(name, "there"); }), EADDRINUSE);
+  }
   const LocalMeeting second(name, "second");
-  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "second");
+  EXPECT_EQ(ask_local_meeting(name, soon()), "second");
 }
 
 TEST(LocalMeeting, TimeoutSaysThatRankZeroHasNotCome) {
@@ -128,10 +110,10 @@ TEST(LocalMeeting, AListenerThatClosesWithoutAnAnswerIsRetried) {
   const std::string name = unique_name("closes");
   std::thread first([&] {
     const UniqueFd listener = net::unix_listen_abstract(name);
-    net::unix_accept(listener, Deadline::after(20s));  // and closed at once
+    net::unix_accept(listener, soon());  // and closed at once
   });
   std::string answer;
-  std::thread rank([&] { answer = ask_local_meeting(name, Deadline::after(20s)); });
+  std::thread rank([&] { answer = ask_local_meeting(name, soon()); });
   first.join();
   const LocalMeeting meeting(name, "second");
   rank.join();

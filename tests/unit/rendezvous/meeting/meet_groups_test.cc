@@ -2,7 +2,6 @@
 // Groups that follow each other at one place or live beside each other there, and how rank 0 leaves.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -12,7 +11,6 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting/meeting_ranks.h"
 
 namespace lockstep::rendezvous::meet_groups_test {
@@ -21,39 +19,26 @@ namespace {
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
-using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
-// Each means by which rank 0 hosts the store, under a name of this test's own.
+// Each means by which rank 0 hosts the store.
 class GroupsThatFollow : public ::testing::TestWithParam<RendezvousMethod> {
  protected:
-  GroupsThatFollow() {
-    plan_ = {.method = GetParam(), .path = folder_ / "job", .told_by = "test"};
-    if (GetParam() == RendezvousMethod::agent_store) plan_.address = agent_.emplace().address();
-    plan_.socket = "lockstep " + folder_.filename().string();
-    if (GetParam() == RendezvousMethod::address) plan_.address = {"127.0.0.1", free_port()};
-    plan_.leave_timeout = std::chrono::hours(1);
-  }
+  GroupsThatFollow() { place_.plan.leave_timeout = std::chrono::hours(1); }
 
-  Identity rank(int rank) const {
-    Identity identity = rank_of(rank, 2);
-    return identity;
-  }
   Meeting connect_to_job_store(int number, std::chrono::nanoseconds limit = 20s) const {
-    return meet(plan_, rank(number), Deadline::after(limit));
+    return meet(place_.plan, rank_of(number, 2), Deadline::after(limit));
   }
   void expect_both_join(const Meeting& zero, const Meeting& one) const {
-    const auto join_as = [this](int number, store::Store& store) {
-      Identity identity = rank(number);
-      EXPECT_EQ(join(store, identity, self_member(identity), Deadline::after(20s)).roster.size(), 2u);
+    const auto join_as = [](int number, store::Store& store) {
+      Identity identity = rank_of(number, 2);
+      EXPECT_EQ(join(store, identity, self_member(identity), soon()).roster.size(), 2u);
     };
     std::thread other([&] { join_as(1, *one.store); });
     join_as(0, *zero.store);
     other.join();
   }
 
-  const lockstep::testing::TemporaryFolder folder_;
-  MeetingPlan plan_;
-  std::optional<store::TcpStoreServer> agent_;
+  Place place_{GetParam()};
 };
 
 TEST_P(GroupsThatFollow, ARankThatIsFasterWaitsUntilRankZeroHasLeft) {
@@ -98,7 +83,7 @@ TEST_P(GroupsThatFollow, AGroupThatIsMadeWhileAnotherLivesHasTheSameStoreAndKeys
   one.store.reset();
   zero.store.reset();
   second_one.store->set("k", "v");
-  EXPECT_EQ(second_zero.store->get("k", Deadline::after(20s)), "v");
+  EXPECT_EQ(second_zero.store->get("k", soon()), "v");
   second_one.store.reset();
 }
 
@@ -108,7 +93,7 @@ TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
   zero.store->set("k", "v");
   for (const Meeting* meeting : {&zero, static_cast<const Meeting*>(&one)}) {
     ASSERT_TRUE(meeting->endpoint);
-    EXPECT_EQ(store::TcpStore(*meeting->endpoint, Deadline::after(20s)).get("k", Deadline::after(20s)), "v");
+    EXPECT_EQ(store::TcpStore(*meeting->endpoint, soon()).get("k", soon()), "v");
     EXPECT_EQ(meeting->endpoint->secret.has_value(), GetParam() != RendezvousMethod::address)
         << "nothing told it there";
   }
@@ -119,21 +104,14 @@ TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
 INSTANTIATE_TEST_SUITE_P(RendezvousMethod, GroupsThatFollow,
                          ::testing::Values(RendezvousMethod::address, RendezvousMethod::local_socket,
                                            RendezvousMethod::file, RendezvousMethod::agent_store),
-                         [](const auto& one) {
-                           switch (one.param) {
-                             case RendezvousMethod::address: return "address";
-                             case RendezvousMethod::local_socket: return "socket";
-                             case RendezvousMethod::agent_store: return "agent";
-                             default: return "file";
-                           }
-                         });
+                         [](const auto& one) { return name_of(one.param); });
 
 // So long that a wait which is not ended by what it waits for runs into the test's own limit.
 constexpr std::chrono::hours kForGood{1};
 
 bool somebody_listens_at(const net::HostPort& address) {
   try {
-    net::tcp_connect_once(address, Deadline::after(20s));
+    net::tcp_connect_once(address, soon());
     return true;
   } catch (const SystemError&) {
     return false;
@@ -143,15 +121,15 @@ bool somebody_listens_at(const net::HostPort& address) {
 TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
-  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
+  Meeting zero = meet(plan, rank_of(0, 2), soon());
+  Meeting one = meet(plan, rank_of(1, 2), soon());
   std::thread leaves([&] { zero.store.reset(); });
   // Rank 0 takes its address away first, and then waits.
-  const Deadline patience = Deadline::after(20s);
+  const Deadline patience = soon();
   while (somebody_listens_at(plan.address) && !patience.expired()) std::this_thread::yield();
   EXPECT_FALSE(patience.expired()) << "rank 0's address is still open";
   for (int i = 0; i < 1000; ++i) one.store->add("last use", 1);
-  EXPECT_EQ(one.store->get("last use", Deadline::after(20s)), "1000");
+  EXPECT_EQ(one.store->get("last use", soon()), "1000");
   one.store.reset();
   leaves.join();
 }
@@ -160,10 +138,10 @@ TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
   std::optional<Child> one(std::in_place, [&](const Line& line) {
-    const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
+    const Meeting meeting = meet(plan, rank_of(1, 2), soon());
     return line.tell('r') ? Child::stay() : 1;
   });
-  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  Meeting zero = meet(plan, rank_of(0, 2), soon());
   ASSERT_EQ(one->told<char>(), 'r');
   one.reset();
   zero.store.reset();
@@ -174,13 +152,13 @@ TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
   const Child one([&](const Line& line) {
-    const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
+    const Meeting meeting = meet(plan, rank_of(1, 2), soon());
     const membership::MemberLink link(
         *meeting.endpoint, "job", {.rank = 1, .world_size = 2, .process = membership::ProcessInfo::of_this_process()},
-        {}, {}, Deadline::after(20s));
+        {}, {}, soon());
     return line.tell('r') ? Child::stay() : 1;
   });
-  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  Meeting zero = meet(plan, rank_of(0, 2), soon());
   ASSERT_EQ(one.told<char>(), 'r');
   ASSERT_EQ(::kill(one.pid(), SIGSTOP), 0);
   zero.store.reset();

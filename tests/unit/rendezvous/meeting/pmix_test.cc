@@ -3,17 +3,11 @@
 #include "runtime/rendezvous/meeting/pmix.h"
 
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <optional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/environment.h"
@@ -33,7 +27,6 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
 constexpr const char* kBodyVariable = "LOCKSTEP_TEST_PMIX_BODY";
-constexpr const char* kFolderVariable = "LOCKSTEP_TEST_PMIX_FOLDER";
 
 std::string refusal(const std::vector<std::string>& libraries) {
   return error_of<BackendUnavailable>([&] { PmixSession::open(libraries); });
@@ -61,61 +54,7 @@ TEST(Pmix, TheLaunchersOwnLibraryIsFoundWhereThereIsNoOther) {
   EXPECT_EQ(PmixSession::libraries(environment)[1], "/opt/pmix/lib/libpmix.so.2");
 }
 
-// Runs `body` in kRanks ranks of mpirun, each this binary. How many got to its end, -1 if mpirun or one of them failed,
-// nothing if there is no mpirun.
-std::optional<int> under_mpirun(const char* body) {
-  char self[PATH_MAX] = {};
-  if (::readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) return -1;
-  std::vector<std::string> words = {"mpirun",         "-n", std::to_string(kRanks), self, "--gtest_filter=PmixRank.*",
-                                    "--gtest_brief=1"};
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-
-  Environment environment = Environment::of_process();
-  environment.set(kBodyVariable, body);
-  std::string folder = ::testing::TempDir() + "pmix.XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return -1;
-  environment.set(kFolderVariable, folder);
-  for (const auto& [name, value] : e2e::mpi_variables()) environment.set(name, value);
-  environment.set("GTEST_TOTAL_SHARDS", "1");  // this process may run a part of the tests
-  environment.set("GTEST_SHARD_INDEX", "0");
-  // What libpmix leaves allocated at its end, and does unseen by the sanitizers, is not what is tested.
-  environment.set("ASAN_OPTIONS", "detect_leaks=0");
-  environment.set("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");
-  std::vector<std::string> entries;
-  for (const auto& [key, value] : environment.variables()) entries.push_back(key + "=" + value);
-  std::vector<char*> variables;
-  for (std::string& entry : entries) variables.push_back(entry.data());
-  variables.push_back(nullptr);
-
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, "mpirun", nullptr, nullptr, arguments.data(), variables.data());
-  if (error != 0) std::filesystem::remove_all(folder);
-  if (error == ENOENT) return {};
-  EXPECT_EQ(error, 0) << "mpirun: " << errno_text(error);
-  if (error != 0) return -1;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return -1;
-  }
-  const auto done = std::distance(std::filesystem::directory_iterator(folder), {});
-  std::filesystem::remove_all(folder);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? static_cast<int>(done) : -1;
-}
-
-#define RUN_UNDER_MPIRUN(body)                                                       \
-  const auto done = under_mpirun(body);                                              \
-  if (!done) GTEST_SKIP() << "mpirun is not installed: apt-get install openmpi-bin"; \
-  EXPECT_EQ(done, kRanks)
-
-TEST(Pmix, RanksOfMpirunFindWhatEachPublished) { RUN_UNDER_MPIRUN("exchange"); }
-TEST(Pmix, ARankThatIsSlowToPublishIsWaitedFor) { RUN_UNDER_MPIRUN("patience"); }
-TEST(Pmix, TheServerIsAskedForTheWorldSizeThatNoVariableSays) { RUN_UNDER_MPIRUN("ask"); }
-TEST(Pmix, ARankZeroThatIsAnAttemptAheadIsFound) { RUN_UNDER_MPIRUN("ahead"); }
-TEST(Pmix, RanksOfMpirunMeetAndJoin) { RUN_UNDER_MPIRUN("meet"); }
-
-// --- Below: what runs as a rank of mpirun.
+// --- What runs as a rank of mpirun.
 
 void exchange() {
   const int rank = identify(Environment::of_process()).rank;
@@ -155,27 +94,10 @@ void patience() {
   for (int other = 1; other < kRanks; ++other) session->lookup(other, "read", Deadline::after(20s));
 }
 
-Environment bootstrap(const std::string& how) {
-  Environment environment;
-  environment.set("LOCKSTEP_BOOTSTRAP", how);
-  return environment;
-}
-
-void meet_and_join() {
-  Identity identity = identify(Environment::of_process());
-  const MeetingPlan plan = plan_meeting(identity, {}, bootstrap("pmix"));
-  ASSERT_EQ(plan.method, MeetingPlan::RendezvousMethod::pmix);
-  const Deadline deadline = Deadline::after(20s);
-  for (int round = 0; round < 2; ++round) {  // a program may leave and join again
-    const Meeting meeting = meet(plan, identity, deadline);
-    EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
-  }
-}
-
 // Rank 0's first attempt fails before the others begin theirs.
 void rank_zero_ahead() {
   Identity identity = identify(Environment::of_process());
-  const MeetingPlan plan = plan_meeting(identity, {}, bootstrap("pmix"));
+  const MeetingPlan plan = plan_meeting(identity, {}, Environment({{"LOCKSTEP_BOOTSTRAP", std::string("pmix")}}));
   const Deadline deadline = Deadline::after(20s);
   const auto session = PmixSession::open();
   if (identity.rank == 0) {
@@ -209,32 +131,54 @@ void ask_and_meet() {
   EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
 }
 
+const std::map<std::string, void (*)()> kBodies = {
+    {"RanksFindWhatEachPublished", exchange},
+    {"ARankThatIsSlowToPublishIsWaitedFor", patience},
+    {"TheServerIsAskedForTheWorldSizeThatNoVariableSays", ask_and_meet},
+    {"ARankZeroThatIsAnAttemptAheadIsFound", rank_zero_ahead},
+};
+
+// These are tests only there: no run of the suite counts them as skipped.
 class PmixRank : public ::testing::Test {
  public:
   explicit PmixRank(void (*body)()) : body_(body) {}
-  void TestBody() override {
-    body_();
-    const Environment environment = Environment::of_process();
-    std::ofstream(*environment.get(kFolderVariable) + "/" + *environment.get("OMPI_COMM_WORLD_RANK")) << "done";
-  }
+  void TestBody() override { body_(); }
 
  private:
   void (*body_)();
 };
-
-// These are tests only there: no run of the suite counts them as skipped.
 const bool registered = [] {
   const auto wanted = Environment::of_process().get(kBodyVariable);
   if (!wanted) return false;
-  void (*const body)() = *wanted == "exchange"   ? exchange
-                         : *wanted == "patience" ? patience
-                         : *wanted == "ahead"    ? rank_zero_ahead
-                         : *wanted == "ask"      ? ask_and_meet
-                                                 : meet_and_join;
   ::testing::RegisterTest("PmixRank", wanted->c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                          [body]() -> PmixRank* { return new PmixRank(body); });
+                          [body = kBodies.at(*wanted)]() -> PmixRank* { return new PmixRank(body); });
   return true;
 }();
+
+// --- The test of the suite starts this binary as ranks of mpirun.
+
+class UnderMpirun : public ::testing::TestWithParam<std::pair<const std::string, void (*)()>> {};
+INSTANTIATE_TEST_SUITE_P(Pmix, UnderMpirun, ::testing::ValuesIn(kBodies),
+                         [](const auto& test) { return test.param.first; });
+
+TEST_P(UnderMpirun, EachRankComesToItsEnd) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  testing::Variables variables = e2e::mpi_variables();
+  variables[kBodyVariable] = GetParam().first;
+  variables["GTEST_TOTAL_SHARDS"] = "1";  // this process may run a part of the tests
+  variables["GTEST_SHARD_INDEX"] = "0";
+  // What libpmix leaves allocated at its end, and does unseen by the sanitizers, is not what is tested.
+  variables["ASAN_OPTIONS"] = "detect_leaks=0";
+  variables["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1";
+  const testing::Result result =
+      testing::run({"mpirun", "-n", std::to_string(kRanks), std::filesystem::read_symlink("/proc/self/exe"),
+                    "--gtest_filter=PmixRank.*", "--gtest_brief=1"},
+                   variables);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  int passed = 0;
+  for (auto at = result.out.find("PASSED"); at != result.out.npos; at = result.out.find("PASSED", at + 1)) ++passed;
+  EXPECT_EQ(passed, kRanks) << result.out;
+}
 
 }  // namespace
 }  // namespace lockstep::rendezvous::pmix_test
