@@ -170,21 +170,34 @@ TEST(SoftmaxSweep, AttentionShowsNanFromItsPositionOn) {
 
 // layer_norm: where PyTorch's variance overflows (1.13 on the CPU: from 1e19 on) and its row becomes NaN, ours is the
 // number.
-struct LayerNormCase {
+struct LayerNorm {
   LayerNormShape shape;
   Floats x, gain, bias, dy;
+  Floats y, rstd, dx, dgain, dbias;
+  Doubles mean;
+
+  LayerNorm(const Range& range, std::int64_t rows, std::int64_t columns)
+      : shape{.rows = rows, .columns = columns, .epsilon = 1e-5f},
+        x(values_in(range, rows * columns, 1)),
+        gain(values_in({1, 1}, columns, 2)),
+        bias(values_in({0, 1}, columns, 3)),
+        dy(values_in({0, 1}, rows * columns, 4)),
+        y(x.size()),
+        rstd(static_cast<std::size_t>(rows)),
+        dx(x.size()),
+        dgain(gain.size(), 0.5f),
+        dbias(gain.size()),
+        mean(rstd.size()) {}
+  LayerNorm& run() {
+    k.layer_norm(y.data(), mean.data(), rstd.data(), x.data(), gain.data(), bias.data(), shape);
+    k.layer_norm_backward({dx.data(), false}, {dgain.data(), false}, {dbias.data(), false}, dy.data(), x.data(),
+                          mean.data(), rstd.data(), gain.data(), shape);
+    return *this;
+  }
 };
 
-LayerNormCase layer_norm_case(const Range& range, std::int64_t rows, std::int64_t columns) {
-  return {{.rows = rows, .columns = columns, .epsilon = 1e-5f},
-          values_in(range, rows * columns, 1),
-          values_in({1, 1}, columns, 2),
-          values_in({0, 1}, columns, 3),
-          values_in({0, 1}, rows * columns, 4)};
-}
-
 // (x - mean) / deviation in double; the deviation is left in `deviation`.
-Doubles normalised(const LayerNormCase& c, std::size_t row, double& deviation) {
+Doubles normalised(const LayerNorm& c, std::size_t row, double& deviation) {
   const auto columns = static_cast<std::size_t>(c.shape.columns);
   Doubles result(c.x.begin() + static_cast<std::ptrdiff_t>(row * columns),
                  c.x.begin() + static_cast<std::ptrdiff_t>((row + 1) * columns));
@@ -200,22 +213,7 @@ Doubles normalised(const LayerNormCase& c, std::size_t row, double& deviation) {
   return result;
 }
 
-struct LayerNormResult {
-  Floats y, rstd, dx, dgain, dbias;
-  Doubles mean;
-};
-
-LayerNormResult run(const LayerNormCase& c) {
-  const auto rows = static_cast<std::size_t>(c.shape.rows), columns = static_cast<std::size_t>(c.shape.columns);
-  LayerNormResult r{Floats(c.x.size()),    Floats(rows),    Floats(c.x.size()),
-                    Floats(columns, 0.5f), Floats(columns), Doubles(rows)};
-  k.layer_norm(r.y.data(), r.mean.data(), r.rstd.data(), c.x.data(), c.gain.data(), c.bias.data(), c.shape);
-  k.layer_norm_backward({r.dx.data(), false}, {r.dgain.data(), false}, {r.dbias.data(), false}, c.dy.data(), c.x.data(),
-                        r.mean.data(), r.rstd.data(), c.gain.data(), c.shape);
-  return r;
-}
-
-void check_row(const LayerNormCase& c, const LayerNormResult& r, std::size_t row, Worst& forward, Worst& backward) {
+void check_row(const LayerNorm& c, std::size_t row, Worst& forward, Worst& backward) {
   const auto columns = static_cast<std::size_t>(c.shape.columns);
   double deviation = 0;
   const Doubles n = normalised(c, row, deviation);
@@ -228,8 +226,8 @@ void check_row(const LayerNormCase& c, const LayerNormResult& r, std::size_t row
   for (std::size_t i = 0; i < columns; ++i) {
     const std::size_t at = row * columns + i;
     const double gain = in_double(c.gain[i]), bias = in_double(c.bias[i]), product = in_double(c.dy[at]) * gain;
-    forward.add(r.y[at], {n[i] * gain + bias, std::abs(n[i] * gain) + std::abs(bias)}, c.x[at], columns);
-    backward.add(r.dx[at],
+    forward.add(c.y[at], {n[i] * gain + bias, std::abs(n[i] * gain) + std::abs(bias)}, c.x[at], columns);
+    backward.add(c.dx[at],
                  {(product - h.value - n[i] * hn.value) / deviation,
                   (std::abs(product) + h.terms + std::abs(n[i]) * hn.terms) / deviation},
                  c.x[at], columns);
@@ -240,9 +238,8 @@ TEST(LayerNormSweep, LayerNormEqualsDouble) {
   Worst forward("layer_norm"), backward("layer_norm_backward dx");
   for (const Range& range : ranges()) {
     for (const std::int64_t columns : kSizes) {
-      const LayerNormCase c = layer_norm_case(range, 3, columns);
-      const LayerNormResult r = run(c);
-      for (std::size_t row = 0; row < 3; ++row) check_row(c, r, row, forward, backward);
+      const LayerNorm c = LayerNorm(range, 3, columns).run();
+      for (std::size_t row = 0; row < 3; ++row) check_row(c, row, forward, backward);
     }
   }
   forward.expect_at_most(4);
@@ -252,8 +249,7 @@ TEST(LayerNormSweep, LayerNormEqualsDouble) {
 TEST(LayerNormSweep, LayerNormsParametersEqualDoubleOverManyRows) {
   Worst gains("layer_norm_backward dgain"), biases("layer_norm_backward dbias");
   for (const Range& range : {Range{0, 1}, Range{1e4f, 1}, Range{1e6f, 1e20f}}) {
-    const LayerNormCase c = layer_norm_case(range, 3000, 17);
-    const LayerNormResult r = run(c);
+    const LayerNorm c = LayerNorm(range, 3000, 17).run();
     std::vector<Wanted> gain(17, {0, 0}), bias(17, {0, 0});
     for (std::size_t row = 0; row < 3000; ++row) {
       double deviation = 0;
@@ -265,8 +261,8 @@ TEST(LayerNormSweep, LayerNormsParametersEqualDoubleOverManyRows) {
       }
     }
     for (std::size_t i = 0; i < 17; ++i) {
-      gains.add(r.dgain[i], gain[i], range.offset, range.scale);
-      biases.add(r.dbias[i], bias[i], range.offset, range.scale);
+      gains.add(c.dgain[i], gain[i], range.offset, range.scale);
+      biases.add(c.dbias[i], bias[i], range.offset, range.scale);
     }
   }
   gains.expect_at_most(2);
@@ -275,20 +271,20 @@ TEST(LayerNormSweep, LayerNormsParametersEqualDoubleOverManyRows) {
 
 TEST(LayerNormSweep, LayerNormOfEqualValuesIsItsBias) {
   for (const float value : {0.0f, 3.7f, -1e6f, 1e-40f, 1e30f}) {
-    LayerNormCase c = layer_norm_case({0, 1}, 1, 33);
+    LayerNorm c({0, 1}, 1, 33);
     std::fill(c.x.begin(), c.x.end(), value);
-    EXPECT_EQ(run(c).y, c.bias) << value;
+    EXPECT_EQ(c.run().y, c.bias) << value;
   }
 }
 
 TEST(LayerNormSweep, LayerNormShowsNanAndInfinityInTheWholeRowAndNoOther) {
   for (const float bad : {kNan, kInfinity, -kInfinity}) {
-    LayerNormCase c = layer_norm_case({0, 1}, 2, 17);
+    LayerNorm c({0, 1}, 2, 17);
     c.x[5] = bad;
-    const LayerNormResult r = run(c);
+    c.run();
     for (std::size_t i = 0; i < c.x.size(); ++i) {
-      EXPECT_EQ(std::isnan(r.y[i]), i < 17) << bad << " " << i;
-      EXPECT_EQ(std::isnan(r.dx[i]), i < 17) << bad << " " << i;
+      EXPECT_EQ(std::isnan(c.y[i]), i < 17) << bad << " " << i;
+      EXPECT_EQ(std::isnan(c.dx[i]), i < 17) << bad << " " << i;
     }
   }
 }

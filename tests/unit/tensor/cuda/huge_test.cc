@@ -66,8 +66,15 @@ TEST_F(Huge, Elements) {
   const float* const a = array<float>(kPast, {1, 2});
   const float* const b = array<float>(kPast, {10, 21});
   const float* const dloss = array<float>(1, {static_cast<float>(kPast)});
-  const std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
+  std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
+  const auto* const ids = array<std::int64_t>(1, {7});
   float* const c = out(kPast);
+  const AdamWStep step{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8};
+  Floats w{-3, -10.5f}, m{0.5f, -0.5f}, v{0.25f, 1};
+  const Floats g{10, 21};
+  float* const moment1 = array<float>(kPast, m);
+  float* const moment2 = array<float>(kPast, v);
+  cpu_kernels().adamw(w.data(), g.data(), m.data(), v.data(), 2, step);
   struct Case {
     const char* name;
     Floats wanted;
@@ -99,36 +106,16 @@ TEST_F(Huge, Elements) {
                 [&] {
                   k_.dropout_backward({c, false}, a, mask, 0.5f, kPast);
                 }},
-           // From {2, 0}, which the one before has left.
+           // From what the one before has left.
            Case{"sgd", {-3, -10.5f}, 256, [&] { k_.sgd(c, b, nullptr, kPast, {.learning_rate = 0.5}); }},
+           Case{"adamw", w, 256, [&] { k_.adamw(c, b, moment1, moment2, kPast, step); }},
+           // Everything is kept.
+           Case{"dropout", {1, 2}, 1024, [&] { k_.dropout(c, mask, a, {.seed = 1}, ids, 1, kPast, 1.0f); }},
        }) {
     EXPECT_EQ(last_two(c, kPast, blocks_of(kPast, one.of_block), one.call), one.wanted) << one.name;
   }
   const auto not_by_fours = [&] { k_.scale({c + 1, false}, a + 1, 3, kPast - 1); };
   EXPECT_EQ(last_two(c, kPast, blocks_of(kPast - 1), not_by_fours), Floats({3, 6}));
-}
-
-TEST_F(Huge, AdamW) {
-  const AdamWStep step{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8};
-  Floats w{1, 2}, m{0.5f, -0.5f}, v{0.25f, 1};
-  const Floats g{10, -20};
-  float* const weights = array<float>(kPast, w);
-  const float* const gradients = array<float>(kPast, g);
-  float* const moment1 = array<float>(kPast, m);
-  float* const moment2 = array<float>(kPast, v);
-  cpu_kernels().adamw(w.data(), g.data(), m.data(), v.data(), 2, step);
-  const auto call = [&] { k_.adamw(weights, gradients, moment1, moment2, kPast, step); };
-  EXPECT_EQ(last_two(weights, kPast, blocks_of(kPast), call), w);
-}
-
-// Everything is kept.
-TEST_F(Huge, DropoutForward) {
-  const float* const x = array<float>(kPast, {1, 2});
-  const auto* const ids = array<std::int64_t>(1, {7});
-  std::uint8_t* const mask = array<std::uint8_t>(kPast, {0, 0});
-  float* const y = out(kPast);
-  const auto call = [&] { k_.dropout(y, mask, x, {.seed = 1}, ids, 1, kPast, 1.0f); };
-  EXPECT_EQ(last_two(y, kPast, blocks_of((kPast + 3) / 4), call), Floats({1, 2}));
 }
 
 TEST_F(Huge, Rows) {

@@ -34,9 +34,12 @@ const std::vector<std::int64_t> kCounts = [] {
   for (int i = 0; i < 4; ++i) counts.push_back(static_cast<std::int64_t>(generator.below(10000)));
   return all_or_first(counts);
 }();
-const std::vector<std::array<std::int64_t, 2>> kShapes = [] {
-  std::vector<std::array<std::int64_t, 2>> shapes{{0, 5},  {65, 129}, {33, 31}, {5, 0},   {1, 1},
-                                                  {1, 70}, {70, 1},   {64, 64}, {3, 600}, {200, 7}};
+struct Matrix {
+  std::int64_t rows, columns;
+};
+const std::vector<Matrix> kShapes = [] {
+  std::vector<Matrix> shapes{{0, 5},  {65, 129}, {33, 31}, {5, 0},   {1, 1},
+                             {1, 70}, {70, 1},   {64, 64}, {3, 600}, {200, 7}};
   Generator generator(2027);
   const auto draw = [&] { return static_cast<std::int64_t>(1 + generator.below(90)); };
   for (int i = 0; i < 5; ++i) shapes.push_back({draw(), draw()});
@@ -89,16 +92,16 @@ TEST(Elementwise, NanIsNeverHidden) {
 }
 
 TEST(Rows, AreTheCpus) {
-  for (const auto& [rows, columns] : kShapes) {
-    const std::int64_t n = rows * columns;
-    const auto x = random_floats(n, 1), row = random_floats(columns, 2);
-    expect_alike({0}, [&, r = rows, c = columns](K& k, A& a) { k.add_row(a.out<float>(n), a.in(x), a.in(row), r, c); });
+  for (const Matrix& s : kShapes) {
+    const std::int64_t r = s.rows, c = s.columns, n = r * c;
+    const auto x = random_floats(n, 1), row = random_floats(c, 2);
+    expect_alike({0}, [&](K& k, A& a) { k.add_row(a.out<float>(n), a.in(x), a.in(row), r, c); });
     for (const bool add : {false, true}) {
-      const std::string where = text_of(rows, columns, add);
+      const std::string where = text_of(r, c, add);
       expect_alike(
-          {0}, [&, r = rows, c = columns](K& k, A& a) { k.transpose(a.into(n, add), a.in(x), r, c); }, where);
+          {0}, [&](K& k, A& a) { k.transpose(a.into(n, add), a.in(x), r, c); }, where);
       expect_alike(
-          {2e-6}, [&, r = rows, c = columns](K& k, A& a) { k.sum_rows(a.into(c, add), a.in(x), r, c); }, where);
+          {2e-6}, [&](K& k, A& a) { k.sum_rows(a.into(c, add), a.in(x), r, c); }, where);
     }
   }
 }
@@ -119,9 +122,9 @@ TEST(Sums, AreTheCpus) {
 }
 
 TEST(LayerNorm, IsTheCpus) {
-  for (const auto& [rows, columns] : kShapes) {
-    if (rows * columns == 0 && columns == 0) continue;
-    const std::int64_t r = rows, c = columns, n = rows * columns;
+  for (const Matrix& s : kShapes) {
+    const std::int64_t r = s.rows, c = s.columns, n = r * c;
+    if (c == 0) continue;
     const LayerNormShape shape{.rows = r, .columns = c};
     auto x = random_floats(n, 1);
     for (float& value : x) value += 100;  // an offset in common
@@ -154,17 +157,14 @@ TEST(Embedding, HasTheBitsOfTheCpu) {
   struct Case {
     std::int64_t count, rows, columns;
   };
-  for (const auto& [count, rows, columns] :
-       {Case{0, 5, 3}, {1, 1, 1}, {7, 5, 3}, {300, 20, 5}, {40, 1000, 300}, {2500, 3, 2}}) {
-    const auto table = random_floats(rows * columns, 1), dy = random_floats(count * columns, 2);
-    const auto indices = random_indices(count, 3, rows);
-    expect_alike({0}, [&, n = count, r = rows, c = columns](K& k, A& a) {
-      k.embedding(a.out<float>(n * c), a.in(table), a.in(indices), n, r, c);
-    });
+  for (const Case& s : {Case{0, 5, 3}, {1, 1, 1}, {7, 5, 3}, {300, 20, 5}, {40, 1000, 300}, {2500, 3, 2}}) {
+    const std::int64_t n = s.count, r = s.rows, c = s.columns;
+    const auto table = random_floats(r * c, 1), dy = random_floats(n * c, 2);
+    const auto indices = random_indices(n, 3, r);
+    expect_alike({0}, [&](K& k, A& a) { k.embedding(a.out<float>(n * c), a.in(table), a.in(indices), n, r, c); });
     for (const bool add : {false, true}) {
-      expect_alike({0}, [&, n = count, r = rows, c = columns](K& k, A& a) {
-        k.embedding_backward(a.into(r * c, add), a.in(dy), a.in(indices), n, r, c);
-      });
+      expect_alike({0},
+                   [&](K& k, A& a) { k.embedding_backward(a.into(r * c, add), a.in(dy), a.in(indices), n, r, c); });
     }
   }
 }
@@ -195,9 +195,9 @@ TEST(Dropout, HasTheMaskOfTheCpu) {
 
 TEST(CrossEntropy, IsTheCpus) {
   constexpr std::int64_t kIgnore = -100;
-  for (const auto& [rows, columns] : kShapes) {
-    if (columns == 0) continue;
-    const std::int64_t r = rows, c = columns, n = r * c;
+  for (const Matrix& s : kShapes) {
+    const std::int64_t r = s.rows, c = s.columns, n = r * c;
+    if (c == 0) continue;
     const auto logits = random_floats(n, 1, 10);
     auto targets = random_indices(r, 2, c);
     for (std::size_t i = 0; i < targets.size(); i += 3) targets[i] = kIgnore;
