@@ -168,7 +168,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
   libtorch::GradScaler scaler({.init_scale = 1024, .enabled = seam.scales});
   std::optional<libtorch::Snapshots> snapshots;
   if (!seam.thaws) {
-    const bool resumes = std::filesystem::exists(folder);
+    const bool resumes = seam.resumes_at > 0 && until == seam.steps;
     snapshots.emplace(folder, *ddp);
     snapshots->add("optimizer", *optimizer);
     if (seam.scales) snapshots->add("scaler", scaler);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/libtorch/collectives.h"
@@ -381,27 +382,18 @@ TEST(Device, GradientsGoThroughCommunicationHooks) {
 
 // While it lives CUBLAS_WORKSPACE_CONFIG has another value, or none. LibTorch on a GPU reads the variable once, in the
 // process's first product: there the list of tests sets it before the program starts.
-class CublasWorkspaceConfig {
- public:
-  explicit CublasWorkspaceConfig(const std::optional<std::string>& value) { set(value); }
+struct CublasWorkspaceConfig {
+  explicit CublasWorkspaceConfig(const char* value) { set(value); }
   ~CublasWorkspaceConfig() {
-    set(before_);
+    set(before.has_value() ? before->c_str() : nullptr);
     at::globalContext().setDeterministicAlgorithms(false, false);
   }
   CublasWorkspaceConfig(const CublasWorkspaceConfig&) = delete;
   CublasWorkspaceConfig& operator=(const CublasWorkspaceConfig&) = delete;
-
- private:
-  static constexpr const char* kName = "CUBLAS_WORKSPACE_CONFIG";
-  static std::optional<std::string> get() {
-    const char* const value = std::getenv(kName);
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  static void set(const char* value) {
+    value ? ::setenv("CUBLAS_WORKSPACE_CONFIG", value, 1) : ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
   }
-  static void set(const std::optional<std::string>& value) {
-    value ? ::setenv(kName, value->c_str(), 1) : ::unsetenv(kName);
-  }
-
-  const std::optional<std::string> before_ = get();
+  const std::optional<std::string> before = Environment::of_process().get("CUBLAS_WORKSPACE_CONFIG");
 };
 
 // Its output tells a digest, for who compares several numbers of ranks.
@@ -441,7 +433,7 @@ TEST(Device, TrainsInFixedMicroBatches) {
 }
 
 TEST(Device, FixedMicroBatchesWantCublasToBeDeterministic) {
-  const CublasWorkspaceConfig none(std::nullopt);
+  const CublasWorkspaceConfig none(nullptr);
   on_devices(1, [](const Group& group) {
     auto net = made_for(group);
     libtorch::DdpOptions options;
