@@ -24,7 +24,7 @@ class Delayed : public TrainingJob, public ::testing::WithParamInterface<std::tu
   }
   Words command() const {
     if (backend() != "libtorch") return {DELAYED_PROGRAM, backend(), phase()};
-    return {LIBTORCH_PROGRAM, file("snapshots"), file("weights"), "1000000", "cnn"};
+    return {LIBTORCH_PROGRAM, file("snapshots"), file("weights"), "1000000"};
   }
   static Variables environment() {
     if (backend() == "libtorch") return {{"LOCKSTEP_TEST_DELAY", phase()}};

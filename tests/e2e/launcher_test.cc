@@ -60,6 +60,8 @@ TEST(Launcher, GivesEachRankItsVariablesAndNoneOfAnOuterLaunchers) {
       }
     }
   }
+  expect_text(run(plain(2, {"print:x"}), {{"OMP_NUM_THREADS", "1000"}}).err,
+              {"lockstep run: 2 ranks x 1000 threads on ", ": the threads take turns, so steps take longer"});
   const auto unset = run(joined({"env", "-u", "LOCKSTEP_LIVENESS"}, plain(1, {"env:LOCKSTEP_LIVENESS"})));
   EXPECT_EQ(unset.out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
 }

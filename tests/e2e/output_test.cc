@@ -71,6 +71,12 @@ TEST_F(Output, TeeHasEachLineInItsFileInTheLogAndHere) {
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_of_a_rank), 3 * (kLines + 1));
 }
 
+TEST_F(Output, AHiddenRankThatFailsIsShownInTheVerdict) {
+  const auto result = run(plain(2, {"eprint:the reason@1", "exit:5@1", "hang@0"}, {"--ranks", "0"}));
+  expect_text(result.err, {"  the end of its stderr:\n  | the reason\n"});
+  EXPECT_FALSE(contains(result.err, "[rank 1] the reason"));
+}
+
 TEST_F(Output, TwoRunsAtOnceDoNotShareAFolder) {
   Process first({.command = plain(1, {"eprint:the first", "hang"}, with_files({"--tee"}))});
   ASSERT_TRUE(first.await_output("the first"));

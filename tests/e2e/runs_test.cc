@@ -97,5 +97,19 @@ TEST(Runs, AreStoppedAndTheSecondTimeKilled) {
   expect_text(launcher.err(), {"SIGTERM: passed on to 2 ranks", "second SIGTERM: killing 2 ranks"});
 }
 
+TEST(Runs, ALauncherThatIsStoppedIsNamedAndNotWaitedFor) {
+  Process launcher({.command = plain(1, {"ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready"));
+  const std::string id = id_of(launcher);
+  const std::string silent = id + " (pid " + std::to_string(launcher.pid()) + ") has not answered";
+  launcher.send(SIGSTOP);
+  ASSERT_TRUE(wait_until([&] { return contains(run({LOCKSTEP_PROGRAM, "ps"}).err, silent + " within 1 s"); }));
+  EXPECT_EQ((*shown(launcher))["answers"], false);
+  const auto stop = run({LOCKSTEP_PROGRAM, "stop", id});
+  EXPECT_EQ(stop.exit_code, 1);
+  expect_text(stop.err, {"lockstep stop: " + silent});
+  launcher.send(SIGCONT);
+}
+
 }  // namespace
 }  // namespace lockstep::e2e::runs_test

@@ -225,6 +225,17 @@ TEST_F(Serve, AnIdWhoseProcessesHaveGoneIsFreeAgain) {
   expect_sum();
 }
 
+TEST_F(Serve, HoldsItsLimitsAndLogsWhoMetThem) {
+  const Process server = serving({"--store-auth=off", "--max-clients", "2", "--max-value", "4K"});
+  const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
+  store::TcpStore store({.address = address, .role = "test"}, patience());
+  store.set("key", std::string(4096, 'x'));
+  const auto second = net::tcp_connect(address, patience());
+  const auto third = net::tcp_connect(address, patience());
+  EXPECT_TRUE(server.await_output("2 clients are connected, the limit is 2"));
+  EXPECT_THROW(store.set("key", std::string(4097, 'x')), StoreError);
+}
+
 TEST_F(Serve, RaisesItsLimitOfOpenFiles) {
   auto limited = options();
   limited.command = joined({"sh", "-c", "ulimit -Sn 64; exec \"$0\" \"$@\""}, serve({"--store-auth", "off"}));

@@ -100,6 +100,14 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
   expect_text(page, {"start 1: finished", "snapshots: step 25 is saved", "Memory of training by rank, at most"});
 
+  // What it has left, as one file again.
+  const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  const json last = json::parse(text_of("left.json"));
+  EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
+                          [](const json& event) { return event["name"] == "backward"; }),
+            2 * 5);
+
   std::filesystem::remove(file("logs/start1/rank1.trace"));
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
   expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
@@ -147,6 +155,12 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
   expect_text(compared.out, {file("both.html") + ": 2 runs side by side\n"});
   EXPECT_EQ(testing::fault_of_markup(text_of("both.html")), "");
   expect_text(text_of("both.html"), {"data-points=\"120\"><title>loss by step</title>"});
+  // A page that was asked for elsewhere needs nothing of the folder.
+  std::filesystem::remove(file("logs/report.jsonl"));
+  std::filesystem::create_directory(file("logs/report.jsonl"));
+  expect_text(run({LOCKSTEP_PROGRAM, "report", "-o", file("page.html"), file("logs")}).out,
+              {file("page.html") + ": ", "without report.jsonl and ", file("logs/report.jsonl")});
+  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 2);
 }
 
 TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {

@@ -216,7 +216,7 @@ TEST_F(RestartedHosts, OneThatWasCutOffAndIsBackIsGuardedAgain) {
   EXPECT_EQ(guards(), 1);
   launchers[2].send(SIGKILL);
   launchers[2].wait();
-  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
+  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host", 2));
   // What the others have started they have ended by now.
   EXPECT_TRUE(wait_until([] {
     for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
@@ -334,8 +334,8 @@ TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
     const auto at = err.find(words);
     return at == std::string::npos ? -1 : std::atoi(err.c_str() + at + words.size());
   };
-  EXPECT_GT(number_behind("stopped after "), 0) << err;
-  EXPECT_EQ(number_behind("resumes from step "), number_behind("stopped after ")) << err;
+  EXPECT_GT(number_behind("stopping after "), 0) << err;
+  EXPECT_EQ(number_behind("resumes from step "), number_behind("stopping after ")) << err;
   ASSERT_TRUE(await_steps(first));
   expect_stop({&first, &second});
 }

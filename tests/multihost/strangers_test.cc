@@ -213,17 +213,13 @@ class Strangers : public ::testing::Test {
     return all;
   }
 
-  // Waits for the ends of `late` and before, at the last visit or, if `always`, at each.
-  void play(End late, bool always);
-
   const TemporaryFolder folder_;
   std::unique_ptr<NetworkHosts> hosts_;
   Footprint footprint_{{"python3"}};
   std::vector<Stranger> strangers_;
 };
 
-void Strangers::play(End late, bool always) {
-  const End soon = always ? late : End::at_once;
+TEST_F(Strangers, GetNoDataAndAreNamedAndChangeNoSum) {
   const Process first_reader = reader("start.heard");
   auto launchers = launch();
   const Process& last = launchers[kRanks - 1];
@@ -231,12 +227,12 @@ void Strangers::play(End late, bool always) {
   ASSERT_TRUE(last.await_output("holds at start"));
   ASSERT_TRUE(first_reader.await_output("recorded"));
   const Ports at_start = ports(launchers);
-  ASSERT_NO_FATAL_FAILURE(visit(at_start, file("start.heard"), soon));
+  ASSERT_NO_FATAL_FAILURE(visit(at_start, file("start.heard"), End::at_once));
   ASSERT_NO_FATAL_FAILURE(release("start"));
 
   ASSERT_TRUE(launchers[0].await_output("running"));
   const Ports running = ports(launchers);
-  ASSERT_NO_FATAL_FAILURE(visit(running, file("start.heard"), soon));
+  ASSERT_NO_FATAL_FAILURE(visit(running, file("start.heard"), End::at_once));
   folder_.write("later", "");
 
   ASSERT_TRUE(last.await_output("holds at quiet"));
@@ -245,7 +241,7 @@ void Strangers::play(End late, bool always) {
   ASSERT_TRUE(last.await_output("holds at group"));
   ASSERT_TRUE(second_reader.await_output("recorded"));
   const Ports of_group = ports(launchers);
-  ASSERT_NO_FATAL_FAILURE(visit(of_group, file("start.heard") + "," + file("group.heard"), late));
+  ASSERT_NO_FATAL_FAILURE(visit(of_group, file("start.heard") + "," + file("group.heard"), End::delayed));
   ASSERT_NO_FATAL_FAILURE(release("group"));
 
   std::vector<std::string> logs;
@@ -269,7 +265,7 @@ void Strangers::play(End late, bool always) {
     const auto host = static_cast<std::size_t>(port.host);
     if (!port.is_store()) {
       came[host].insert(address);
-    } else if (end_of(port, way) <= late) {
+    } else if (end_of(port, way) <= End::delayed) {
       EXPECT_THAT(logs[host], ContainsRegex("store server at " + port.address + ": (closed )?" + address));
     }
   }
@@ -280,11 +276,6 @@ void Strangers::play(End late, bool always) {
   }
   EXPECT_EQ(footprint_.left_after(leftover_deadline()), "");
 }
-
-TEST_F(Strangers, GetNoDataAndAreNamedAndChangeNoSum) { play(End::delayed, false); }
-
-// Those too who say nothing, or no more than a greeting.
-TEST_F(Strangers, WhoSayNothingAreNamedInTheEnd) { play(End::in_time, true); }
 
 }  // namespace
 }  // namespace lockstep::testing::strangers_test

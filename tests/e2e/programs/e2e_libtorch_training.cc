@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job of LibTorch's with snapshots, to be stopped, killed and started again:
 //
-//   e2e_libtorch_training FOLDER WEIGHTS STEPS cnn|lstm
+//   e2e_libtorch_training FOLDER WEIGHTS STEPS
 //
-// cnn has batch norm, dropout and SGD with momentum, lstm dropout and Adam; both a schedule, clipped gradients and a
-// worker that reads ahead. Rank 0 says "at N" after every 10th step; the weights of a run that has come to its end are
-// in the file WEIGHTS. With LOCKSTEP_TEST_MICRO_BATCHES=V steps are cut into V fixed micro-batches. With
+// With batch norm, dropout, SGD with momentum, a schedule, clipped gradients and a worker that reads ahead. Rank 0 says
+// "at N" after every 10th step; the weights of a run that has come to its end are in the file WEIGHTS. With
 // LOCKSTEP_TEST_DELAY=data, forward or backward that takes the last rank 20 ms longer, from step 20 on.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
@@ -59,52 +58,33 @@ struct Cnn : torch::nn::Module {
     if (hidden.requires_grad()) hidden.register_hook([](const torch::Tensor&) { delay.in("backward"); });
     return out(dropout(torch::max_pool2d(torch::relu(hidden), 2).flatten(1)));
   }
-  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters) {
-    return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(0.01).momentum(0.9));
-  }
 };
 
-struct Lstm : torch::nn::Module {
-  torch::nn::LSTM lstm = register_module(
-      "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(kSide, 12).num_layers(2).dropout(0.2).batch_first(true)));
-  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.2));
-  torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 1));
-  torch::Tensor forward(const torch::Tensor& x) {
-    return out(dropout(std::get<0>(lstm(x.squeeze(1))).select(1, kSide - 1)));
-  }
-  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters) {
-    return std::make_unique<torch::optim::Adam>(std::move(parameters), torch::optim::AdamOptions(0.01));
-  }
-};
-
-template <typename Net>
 int train(const std::string& folder, const std::string& weights, std::int64_t steps) {
   torch::manual_seed(3);
   auto group = init_process_group();
-  const auto net = std::make_shared<Net>();
-  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_MICRO_BATCHES").value_or(0));
-  libtorch::DistributedDataParallel ddp(net, group,
-                                        {.reproducible = {.micro_batches = shards, .global_batch = kBatch}, .seed = 5});
-  const auto optimizer = Net::make_optimizer(ddp.parameters());
+  const auto net = std::make_shared<Cnn>();
+  libtorch::DistributedDataParallel ddp(net, group, {.seed = 5});
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
   auto dataset = Stripes().map(torch::data::transforms::Stack<>());
-  libtorch::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = kBatch, .micro_batches = shards});
+  libtorch::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = kBatch});
   libtorch::DataLoader loader(dataset, sampler, torch::data::DataLoaderOptions().workers(1));
   ddp.watch(loader);
   libtorch::Snapshots snapshots(folder, ddp, {.every = 25});
-  snapshots.add("optimizer", *optimizer);
+  snapshots.add("optimizer", optimizer);
   snapshots.add("data", sampler);
   snapshots.restore();
   while (ddp.steps() < steps && !ddp.should_stop()) {
     for (auto& batch : loader) {
       delay.is_on = group->rank() == group->size() - 1 && ddp.steps() >= 20;
       const double progress = static_cast<double>(ddp.steps()) / static_cast<double>(steps);
-      for (auto& parameters : optimizer->param_groups()) parameters.options().set_lr(0.01 * (1 - 0.9 * progress));
-      optimizer->zero_grad();
+      for (auto& parameters : optimizer.param_groups()) parameters.options().set_lr(0.01 * (1 - 0.9 * progress));
+      optimizer.zero_grad();
       ddp.backward(batch.data.size(0), [&](std::int64_t begin, std::int64_t end) {
         return torch::mse_loss(ddp(batch.data.slice(0, begin, end)), batch.target.slice(0, begin, end));
       });
       torch::nn::utils::clip_grad_norm_(ddp.parameters(), 1.0);
-      optimizer->step();
+      optimizer.step();
       snapshots.step();
       if (group->rank() == 0 && ddp.steps() % 10 == 0) {
         std::printf("at %lld\n", static_cast<long long>(ddp.steps()));
@@ -125,12 +105,10 @@ int train(const std::string& folder, const std::string& weights, std::int64_t st
 }  // namespace lockstep::e2e
 
 int main(int count, char** arguments) {
-  if (count != 5) {
-    std::fprintf(stderr, "e2e_libtorch_training FOLDER WEIGHTS STEPS cnn|lstm\n");
+  if (count != 4) {
+    std::fprintf(stderr, "e2e_libtorch_training FOLDER WEIGHTS STEPS\n");
     return 2;
   }
   std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));
-  const auto train = std::string(arguments[4]) == "cnn" ? lockstep::e2e::train<lockstep::e2e::Cnn>
-                                                        : lockstep::e2e::train<lockstep::e2e::Lstm>;
-  return train(arguments[1], arguments[2], std::atoll(arguments[3]));
+  return lockstep::e2e::train(arguments[1], arguments[2], std::atoll(arguments[3]));
 }
