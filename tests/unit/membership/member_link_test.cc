@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -343,54 +342,6 @@ TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
   ASSERT_EQ(kill(server.pid(), SIGKILL), 0);
   events.await(Kind::store_lost);
   for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.cause.rank, -1) << heard.cause.text;
-}
-
-// A member as a process of its own, that can be stopped. It starts once it is told a port, and tells what it hears.
-class StoppableMember {
- public:
-  static constexpr std::uint8_t kReady = 255;
-  // The server, here, must not stand still for so long.
-  static constexpr auto kSilence = 2s;
-
-  void start(std::uint16_t port) {
-    ASSERT_TRUE(child_.line().tell(port));
-    ASSERT_EQ(next(), kReady);
-  }
-  // What it tells next.
-  std::uint8_t next() { return child_.told<std::uint8_t>(); }
-  const testing::Child& process() const { return child_; }
-
- private:
-  static int live(const testing::Line& line) {
-    std::uint16_t port = 0;
-    if (!line.hear(port)) return 1;
-    const auto tell = [&](std::uint8_t what) {
-      if (!line.tell(what)) std::_Exit(1);
-    };
-    const MemberLink link(
-        {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = kSilence},
-        {.on_event = [&](const MemberEvent& event) { tell(static_cast<std::uint8_t>(event.kind)); }}, patience());
-    tell(kReady);
-    return testing::Child::stay();
-  }
-  const testing::Child child_{live};
-};
-
-TEST(StoppedMember, ThatGoesOnAccusesNobody) {
-  StoppableMember stoppable;
-  const store::TcpStoreServer server(
-      {.extension = std::make_shared<MembershipServer>(MembershipOptions{.silence = 1h})});
-  ASSERT_NO_FATAL_FAILURE(stoppable.start(server.address().port));
-  auto other = std::make_unique<BareMember>(store::Endpoint{.address = server.address()}, 2);
-  ASSERT_NO_FATAL_FAILURE(stoppable.process().stop());
-  const Deadline long_silence = Deadline::after(StoppableMember::kSilence + 500ms);
-  while (!long_silence.expired()) poll(nullptr, 0, long_silence.poll_timeout_ms());
-  ASSERT_EQ(kill(stoppable.process().pid(), SIGCONT), 0);
-  // It has looked around by the time it hears of the next loss, which comes behind the answer to a heartbeat.
-  const Deadline heartbeats = Deadline::after(500ms);
-  while (!heartbeats.expired()) poll(nullptr, 0, heartbeats.poll_timeout_ms());
-  other.reset();
-  EXPECT_EQ(stoppable.next(), static_cast<std::uint8_t>(Kind::lost)) << "not store_silent";
 }
 
 TEST(StoppedStore, IsNotSilentForWhoWantsNoLiveness) {

@@ -188,6 +188,21 @@ TEST_F(Relayed, HeartbeatsAreAnsweredHereAndGoTogetherWhereTheySaySomethingNew) 
   EXPECT_EQ(position_of(3).sequence, 7);
 }
 
+TEST_F(Relayed, AnswersToHeartbeatsSayThatTheStoreOrTheRelayIsInADebugger) {
+  enter_both();
+  const auto answers = [this] {
+    return std::pair(with_request(bytes(Op::heartbeat, {{}, {""}, 1}),
+                                  [&](const auto& request) { return store_.serve(kNeighbour, request); })
+                         .list,
+                     beat(7, 1)->list);
+  };
+  using List = std::vector<std::string>;
+  EXPECT_EQ(answers(), std::pair(List(), List()));
+  store_.set_traced(true);
+  relay_.set_traced(true);
+  EXPECT_EQ(answers(), std::pair(List{"traced"}, List{"traced"}));
+}
+
 TEST_F(Relayed, WordsOfAGroupGoOnceOverTheConnectionOfAllThatItCarries) {
   enter_both();
   pushed_.clear();
