@@ -6,12 +6,13 @@
 #include "launcher/client/runs.h"
 #include "launcher/live/run_client.h"
 #include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::launcher::run_socket_test {
 namespace {
 
 using lockstep::testing::error_of;
-using lockstep::testing::expect_text;
+using lockstep::testing::expect_message;
 
 RunFacts some_facts() {
   return {.run_id = "run-1",
@@ -104,16 +105,11 @@ TEST(ChooseRun, TakesAPrefixOfOneRun) {
   EXPECT_EQ(choose_run(runs, "run-ab1").pid, 1);
   EXPECT_EQ(choose_run(runs, "run-ab2").pid, 2) << "the whole id, of the host with the lowest node rank";
   EXPECT_EQ(choose_run(runs, "run-ab22").pid, 4);
-  const auto several = error_of<Error>([&] { choose_run(runs, "run-a"); });
-  expect_text(several,
-              {"'run-a' may mean run-ab1 (pid 1) or run-ab2 (pid 2) or run-ab22 (pid 4)", "give more characters of"});
-  expect_text(error_of<Error>([&] { choose_run(runs, "x\n"); }), {"no run of this user", "'x '", "lockstep ps"});
-  expect_text(error_of<Error>([&] { choose_run({}, "run"); }), {"no run of this user"});
-  // Nobody is named: the only one.
-  expect_text(error_of<Error>([&] { choose_run({}, ""); }),
-              {"no run of this user is on this host; start one with lockstep run, or look on the job's other hosts"});
-  expect_text(error_of<Error>([&] { choose_run(runs, ""); }),
-              {"several runs are on this host: run-ab1 (pid 1) or ", "; name one of these runs"});
+  std::string page;
+  // Without a name it is the only one.
+  for (const char* const name : {"run-a", "x\n", ""}) page += error_of<Error>([&] { choose_run(runs, name); }) + "\n";
+  for (const char* const name : {"run", ""}) page += error_of<Error>([&] { choose_run({}, name); }) + "\n";
+  expect_message("launcher", "refusals", page);
   EXPECT_EQ(choose_run({runs.front()}, "").pid, runs.front().pid);
 }
 
@@ -124,8 +120,7 @@ TEST(ListOfRuns, HasARowForEachAndNamesWhoIsSilent) {
             "RUN    PID   RANKS     HOST    AGE    STEP  LOGS               COMMAND\n"
             "run-1  4711  4-7 of 8  1 of 2  1m01s  17    /tmp/logs of mine  ./train --epochs 3\n"
             "run-2  12    ?         ?       ?      ?     ?                  (does not answer)\n");
-  const auto json = as_json(runs);
-  expect_text(json, {R"("run_id": "run-1")", R"("age_s": 61.0)", R"("step": 17)", R"("answers": false)"});
+  expect_message("launcher", "json", as_json(runs));
   EXPECT_EQ(as_json(std::vector<FoundRun>{}), "[]\n");
 }
 

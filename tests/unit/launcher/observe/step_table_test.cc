@@ -27,21 +27,17 @@ void expect_phases(const StepRow& row, const Rhythm& rhythm) {
 }
 
 TEST(StepTable, SaysWhereEachStepsTimeWent) {
-  const RankTable table = table_of(trace_of(1, 5, {}, kLength));
-  EXPECT_EQ(table.rank, 1);
-  ASSERT_EQ(table.rows.size(), 4u) << "nothing is known of what was before the first";
-  for (const StepRow& row : table.rows) {
-    EXPECT_EQ(row.length(), kLength);
-    EXPECT_EQ(row.weight, 32);
-    expect_phases(row, {});
+  for (const bool has_optimizer : {true, false}) {  // an optimizer of others is what follows the backward
+    const RankTable table = table_of(trace_of(1, 5, {}, kLength, 0, has_optimizer));
+    EXPECT_EQ(table.rank, 1);
+    ASSERT_EQ(table.rows.size(), 4u) << "nothing is known of what was before the first";
+    for (const StepRow& row : table.rows) {
+      EXPECT_EQ(row.length(), kLength);
+      EXPECT_EQ(row.weight, 32);
+      expect_phases(row, {});
+    }
+    EXPECT_EQ(table.rows[2].loss, 0.25);
   }
-  EXPECT_EQ(table.rows[2].loss, 0.25);
-}
-
-TEST(StepTable, AnOptimizerOfOthersIsWhatFollowsTheBackward) {
-  const RankTable table = table_of(trace_of(0, 5, {}, kLength, 0, false));
-  ASSERT_EQ(table.rows.size(), 4u);
-  for (const StepRow& row : table.rows) expect_phases(row, {});
 }
 
 TEST(StepTable, AReducerWithoutAnEngineHasItsStepsAsBackward) {
@@ -155,23 +151,18 @@ TEST(Straggler, ThatIsSlowInAnotherPhaseOfEachStepHasNoPhaseThatHadNoTime) {
   EXPECT_EQ(found->cause, Phase::other) << name_of(found->cause);
 }
 
-TEST(Straggler, IsNobodyWhoIsSlowedByOthersReductions) { EXPECT_FALSE(find_straggler(job({{.hidden = 2000}, {}}))); }
-
 TEST(Straggler, IsNobodyWhereTheRanksAreAlikeOrTooLittleIsKnown) {
   EXPECT_FALSE(find_straggler({}));
   EXPECT_FALSE(find_straggler(job({{}, {}, {}})));
+  EXPECT_FALSE(find_straggler(job({{.hidden = 2000}, {}}))) << "slowed by others' reductions";
   EXPECT_FALSE(find_straggler(job({{.data = 1900}}))) << "alone it makes nobody wait";
   EXPECT_FALSE(find_straggler(job({{}, {.data = 900}}))) << "4 %";
   EXPECT_FALSE(find_straggler(job({{}, {.data = 1900}}, static_cast<int>(kStragglerSteps))));
   EXPECT_TRUE(find_straggler(job({{}, {.data = 1900}}, static_cast<int>(kStragglerSteps) + 1)));
-}
-
-// One long pause is no cost of every step.
-TEST(Straggler, IsNobodyForOneStep) {
   auto tables = job({{}, {}});
   tables[1].rows[5].ns[static_cast<std::size_t>(Phase::data)] += 100 * kLength;
   tables[1].rows[5].end += 100 * kLength;
-  EXPECT_FALSE(find_straggler(tables));
+  EXPECT_FALSE(find_straggler(tables)) << "one long pause is no cost of every step";
 }
 
 TEST(RowsByStep, AreThoseThatEveryRankHas) {

@@ -136,58 +136,50 @@ TEST_F(JobOutputTest, TheEndOfARanksStderrHasNoRedrawsOfABar) {
   EXPECT_THAT(last_lines_, ElementsAre()) << "a redraw is not a line";
 }
 
-TEST_F(JobOutputTest, AnUncaughtExceptionIsItsTypeAndTheFirstLineOfItsText) {
-  JobOutput output({}, console_);
-  const std::string before = "terminate called after throwing an instance of ";
-  write(output, 0, Stream::err, before + "'std::length_error'\n  what():  too\nlong\n" + std::string(50, '\n'));
-  EXPECT_EQ(fatal_error_, "'std::length_error': too");
-  write(output, 0, Stream::err, before + "'int'\n");
-  EXPECT_EQ(fatal_error_, "'int'");
-  write(output, 0, Stream::err, "[lockstep rank 0] fatal: no such file\n");
-  EXPECT_EQ(fatal_error_, "no such file");
-  write(output, 0, Stream::out, before + "'int'\n");
-  EXPECT_EQ(fatal_error_, "");
-}
-
-TEST_F(JobOutputTest, AnUncaughtExceptionOfPythonIsTheLastLineOfItsTraceback) {
-  JobOutput output({}, console_);
+TEST_F(JobOutputTest, AnUncaughtExceptionIsFoundInWhatARankWritesToStderr) {
+  const std::string thrown = "terminate called after throwing an instance of ";
   const std::string head = "Traceback (most recent call last):\n";
   const std::string frame = "  File \"train.py\", line 3, in <module>\n    main()\n";
-  const auto error_of = [&](const std::string& text) {
-    write(output, 0, Stream::err, text);
-    return fatal_error_;
+  const std::string label = "ValueError: no label\n", other = head + frame + "OSError: of no account\n";
+  // torch.distributed marks what ends the program.
+  const std::string marked = "[rank1]: " + head + "[rank1]:   File \"b.py\", line 2\n";
+  struct Case {
+    const char* name;
+    std::string text;
+    const char* error;
   };
-  EXPECT_EQ(error_of("epoch 1\n" + head + frame + "ModuleNotFoundError: No module named 'x'\nbye\n"),
-            "ModuleNotFoundError: No module named 'x'");
-  EXPECT_EQ(
-      error_of(head + frame + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" +
-               head + frame + "ValueError: two\nlines\n"),
-      "ValueError: two");
-  for (const std::string harmless :
-       {"Exception ignored in: <function f at 0x1>\n", "Exception in thread Thread-1 (f):\n"}) {
-    EXPECT_EQ(
-        error_of(head + frame + "ValueError: no label\n" + harmless + head + frame + "AssertionError: of no account\n"),
-        "ValueError: no label");
-  }
-  EXPECT_EQ(error_of("  + Exception Group " + head + "  |   File \"a.py\"\n  | ExceptionGroup: two\nbye\n"), "");
-  EXPECT_EQ(error_of(frame), "") << "no traceback";
-  EXPECT_EQ(error_of(head + frame), "") << "cut off";
-}
-
-// torch.distributed marks what ends the program.
-TEST_F(JobOutputTest, AnExceptionThatTorchMarksAsUncaughtOutranksTheOthers) {
+  const Case cases[] = {
+      {"type and first line", thrown + "'std::length_error'\n  what():  too\nlong\n" + std::string(50, '\n'),
+       "'std::length_error': too"},
+      {"no text", thrown + "'int'\n", "'int'"},
+      {"lockstep's own", "[lockstep rank 1] fatal: no such file\n", "no such file"},
+      {"Python's", "epoch 1\n" + head + frame + "ModuleNotFoundError: No module named 'x'\nbye\n",
+       "ModuleNotFoundError: No module named 'x'"},
+      {"of two the last",
+       head + frame + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" + head +
+           frame + "ValueError: two\nlines\n",
+       "ValueError: two"},
+      {"ignored", head + frame + label + "Exception ignored in: <function f at 0x1>\n" + other, "ValueError: no label"},
+      {"in a thread", head + frame + label + "Exception in thread Thread-1 (f):\n" + other, "ValueError: no label"},
+      {"a group", "  + Exception Group " + head + "  |   File \"a.py\"\n  | ExceptionGroup: two\nbye\n", ""},
+      {"no traceback", frame, ""},
+      {"cut off", head + frame, ""},
+      {"torch's outranks others", other + marked + "[rank1]: " + label + "Exception ignored in: <f>\n" + other,
+       "ValueError: no label"},
+      {"of a worker",
+       marked + "[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.\n[rank1]: Original " + head +
+           "[rank1]:   File \"c.py\", line 3\n[rank1]: " + label + "\n",
+       "ValueError: no label"},
+      {"between lines of others", marked + "another line\n[W1129 a.cpp:7] b\n[rank1]:[W1129] x]: y\n[rank1]: " + label,
+       "ValueError: no label"},
+  };
   JobOutput output({}, console_);
-  const std::string other = "Traceback (most recent call last):\n  File \"a.py\", line 1\nOSError: of no account\n";
-  const std::string marked = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"b.py\", line 2\n";
-  write(output, 1, Stream::err, other + marked + "[rank1]: ValueError: no label\nException ignored in: <f>\n" + other);
-  EXPECT_EQ(fatal_error_, "ValueError: no label");
-  write(output, 1, Stream::err,
-        marked + "[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.\n[rank1]: Original " +
-            "Traceback (most recent call last):\n[rank1]:   File \"c.py\", line 3\n[rank1]: ValueError: no label\n\n");
-  EXPECT_EQ(fatal_error_, "ValueError: no label") << "the worker's";
-  write(output, 1, Stream::err,
-        marked + "another line\n[W1129 a.cpp:7] b\n[rank1]:[W1129] x]: y\n[rank1]: ValueError: no label\n");
-  EXPECT_EQ(fatal_error_, "ValueError: no label") << "of lines of other threads and processes";
+  for (const Case& it : cases) {
+    write(output, 1, Stream::err, it.text);
+    EXPECT_EQ(fatal_error_, it.error) << it.name;
+  }
+  write(output, 1, Stream::out, thrown + "'int'\n");
+  EXPECT_EQ(fatal_error_, "");
 }
 
 TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
@@ -215,64 +207,6 @@ TEST_F(JobOutputTest, EachOfSeveralHostsHasALogOfItsOwn) {
 TEST_F(JobOutputTest, EachStartHasAFolder) {
   EXPECT_EQ(log_folder("d", 3), "d/start3");
   EXPECT_EQ(rank_log("d", 3, 5, Stream::err), "d/start3/rank5.err");
-}
-
-// Counts, not times: as many lines in each place as were written, in their order for each rank.
-TEST_F(JobOutputTest, NoLineIsDroppedWhereEverRanksWriteMuch) {
-  constexpr int kLines = 20000;
-  JobOutput output({.log_dir = folder_, .tee = {.out = true}}, console_);
-  std::vector<RankOutput> ranks;
-  std::vector<UniqueFd> writers;
-  for (int rank = 0; rank < 3; ++rank) {
-    Pipe pipe = make_pipe();
-    set_non_blocking(pipe.read_end.get());
-    set_non_blocking(pipe.write_end.get());
-    ranks.push_back(output.open(rank, Stream::out, std::move(pipe.read_end), 1));
-    writers.push_back(std::move(pipe.write_end));
-  }
-  std::vector<std::string> left(3);
-  for (int rank = 0; rank < 3; ++rank) {
-    for (int i = 0; i < kLines; ++i) {
-      left[static_cast<std::size_t>(rank)] += "line " + std::to_string(i) + " of " + std::to_string(rank) + "\n";
-    }
-  }
-  const auto written = left;
-  std::string shown;
-  while (!(left[0].empty() && left[1].empty() && left[2].empty())) {
-    for (std::size_t rank = 0; rank < 3; ++rank) {
-      const auto bytes = ::write(writers[rank].get(), left[rank].data(), std::min<std::size_t>(left[rank].size(), 777));
-      if (bytes > 0) left[rank].erase(0, static_cast<std::size_t>(bytes));
-      ranks[rank].read_some(console_);
-      console_.flush();
-      shown += drained(out_);
-    }
-  }
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    writers[rank].reset();
-    ranks[rank].finish(console_);
-  }
-  for (;;) {
-    const std::string part = drained(out_);
-    if (part.empty() && console_.backlog() == 0) break;
-    shown += part;
-    console_.flush();
-  }
-  const auto of_rank = [](const std::string& text, const std::string& prefix) {
-    std::string lines;
-    std::istringstream all(text);
-    for (std::string line; std::getline(all, line);) {
-      const auto at = line.find(prefix);
-      if (at != std::string::npos) lines += line.substr(at + prefix.size()) + "\n";
-    }
-    return lines;
-  };
-  const std::string log = content(folder_ / "job.log");
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    const auto number = std::to_string(rank);
-    EXPECT_TRUE(content(folder_ / "start1" / ("rank" + number + ".out")) == written[rank]);
-    EXPECT_TRUE(of_rank(shown, "[rank " + number + "] ") == written[rank]);
-    EXPECT_TRUE(of_rank(log, "rank" + number + ".out: ") == written[rank]);
-  }
 }
 
 }  // namespace

@@ -57,25 +57,23 @@ TEST_F(FindProgram, LooksThroughPathAsShellsDo) {
 }
 
 TEST_F(FindProgram, SaysWhatIsWrong) {
-  const auto absent = find_program("nosuchtool", environment_);
-  EXPECT_EQ(absent.path, "");
-  EXPECT_EQ(absent.exit_code, kExitNotFound);
-  EXPECT_NE(absent.problem.find("'nosuchtool' was not found in PATH"), std::string::npos);
-
-  const auto absent_path = find_program("./no/such", environment_);
-  EXPECT_EQ(absent_path.exit_code, kExitNotFound);
-  EXPECT_NE(absent_path.problem.find("No such file"), std::string::npos);
-
-  const auto plain = find_program(add("plain", 0644), environment_);
-  EXPECT_EQ(plain.exit_code, kExitNotExecutable);
-  EXPECT_NE(plain.problem.find("chmod +x"), std::string::npos);
-
   add("first/tool", 0644);
-  const auto folder = find_program((root_ / "first").native(), environment_);
-  EXPECT_EQ(folder.exit_code, kExitNotExecutable);
-  EXPECT_NE(folder.problem.find("is a folder"), std::string::npos);
-
-  EXPECT_EQ(find_program("", environment_).exit_code, kExitNotFound);
+  struct Case {
+    std::string name;
+    int exit_code;
+    const char* problem;
+  };
+  for (const auto& [name, exit_code, problem] :
+       {Case{"nosuchtool", kExitNotFound, "'nosuchtool' was not found in PATH"},
+        {"./no/such", kExitNotFound, "No such file"},
+        {add("plain", 0644), kExitNotExecutable, "chmod +x"},
+        {root_ / "first", kExitNotExecutable, "is a folder"},
+        {"", kExitNotFound, ""}}) {
+    const auto found = find_program(name, environment_);
+    EXPECT_EQ(found.path, "");
+    EXPECT_EQ(found.exit_code, exit_code) << name;
+    EXPECT_NE(found.problem.find(problem), std::string::npos) << found.problem;
+  }
 }
 
 TEST(ProcessTable, HoldsThisProcess) {

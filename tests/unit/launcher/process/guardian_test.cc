@@ -22,10 +22,18 @@ const std::string kRunId = "run-of-guardian-test-" + std::to_string(getpid());
 class GuardianTest : public ::testing::Test {
  protected:
   GuardianTest() { signal(SIGPIPE, SIG_IGN); }
-  ~GuardianTest() override {
+  ~GuardianTest() override { end_rank(); }
+  void begin() {
+    life_ = make_pipe();
+    guardian_.emplace(Guardian::Marks{.variable = std::string("LOCKSTEP_RUN_ID=") + kRunId,
+                                      .life_fd = life_.read_end.get(),
+                                      .life_end = life_.write_end.get()});
+  }
+  void end_rank() {
     if (rank_.pid <= 0) return;
     kill(rank_.pid, SIGKILL);
     waitpid(rank_.pid, nullptr, 0);
+    rank_ = {};
   }
 
   // A process in a group of its own that the guardian is told of, as a rank is.
@@ -46,46 +54,35 @@ class GuardianTest : public ::testing::Test {
   void close_pipe() { guardian_.reset(); }
   bool rank_lives() const { return !net::wait_readable(rank_.pidfd.get(), Deadline::after({})); }
 
-  Pipe life_ = make_pipe();
-  std::optional<Guardian> guardian_{std::in_place, Guardian::Marks{.variable = std::string("LOCKSTEP_RUN_ID=") + kRunId,
-                                                                   .life_fd = life_.read_end.get(),
-                                                                   .life_end = life_.write_end.get()}};
+  Pipe life_;
+  std::optional<Guardian> guardian_;
   Spawned rank_;
 };
 
-TEST_F(GuardianTest, KillsTheRanksGroupsWhenNobodySaysThatAllIsWell) {
-  start_rank("of another job");
-  close_pipe();  // as an exception that leaves the launcher does
-  EXPECT_FALSE(rank_lives());
-}
-
-TEST_F(GuardianTest, KillsWhatWasStartedForTheJobWhateverItsGroup) {
-  start_rank(kRunId);
-  guardian_->forget(rank_.pid);
-  close_pipe();
-  EXPECT_FALSE(rank_lives());
-}
-
-TEST_F(GuardianTest, KillsWhoHasTheLifePipeWhateverItsGroupAndEnvironment) {
-  start_rank("of another job", true);
-  guardian_->forget(rank_.pid);
-  close_pipe();
-  EXPECT_FALSE(rank_lives());
-}
-
-TEST_F(GuardianTest, LeavesAGroupThatItWasToldToForget) {
-  // The number of a rank's group that has ended may be a stranger's.
-  start_rank("of another job");
-  guardian_->forget(rank_.pid);
-  close_pipe();
-  EXPECT_TRUE(rank_lives());
-}
-
-TEST_F(GuardianTest, KillsNobodyOnceAllIsWell) {
-  start_rank(kRunId);
-  guardian_->disarm();
-  close_pipe();
-  EXPECT_TRUE(rank_lives());
+TEST_F(GuardianTest, KillsTheRanksGroupsAndWhatWasStartedForTheJobUnlessAllIsWell) {
+  struct Case {
+    const char* name;
+    std::string run_id;
+    bool has_pipe;      // whatever its environment
+    bool is_forgotten;  // the number of a rank's group that has ended may be a stranger's
+    bool is_well;
+    bool lives;
+  };
+  // Closing the pipe without a word is what an exception does that leaves the launcher.
+  for (const Case& it : {Case{"a rank's group", "of another job", false, false, false, false},
+                         {"started for the job", kRunId, false, true, false, false},
+                         {"has the life pipe", "of another job", true, true, false, false},
+                         {"a stranger", "of another job", false, true, false, true},
+                         {"all is well", kRunId, false, false, true, true}}) {
+    SCOPED_TRACE(it.name);
+    begin();
+    start_rank(it.run_id, it.has_pipe);
+    if (it.is_forgotten) guardian_->forget(rank_.pid);
+    if (it.is_well) guardian_->disarm();
+    close_pipe();
+    EXPECT_EQ(rank_lives(), it.lives);
+    end_rank();
+  }
 }
 
 }  // namespace

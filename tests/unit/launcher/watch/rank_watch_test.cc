@@ -122,29 +122,19 @@ TEST(FindStopped, FindsTheOneThatWasStartedAndSaysBySignal) {
   EXPECT_EQ(found->signal, SIGSTOP);
 }
 
-TEST(FindStopped, FindsOneDeepBehindWrappersBeforeThereIsAMember) {
-  const Chain chain(3);
-  chain.stop(2);
-  const auto found = find_stopped(chain[0], 0);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->pid, chain[2]);
-  EXPECT_EQ(found->signal, 0) << "no child of this process";
-}
-
-TEST(FindStopped, OfAMemberItsOwnLineCountsAndWhatItStartedDoesNot) {
+TEST(FindStopped, LooksBehindWrappersAndOfAMemberAtItsOwnLine) {
   const Chain chain(4);
   chain.stop(3);
+  const auto deep = find_stopped(chain[0], 0);  // before there is a member
+  ASSERT_TRUE(deep);
+  EXPECT_EQ(deep->pid, chain[3]);
+  EXPECT_EQ(deep->signal, 0) << "no child of this process";
+  EXPECT_TRUE(find_stopped(chain[0], 1)) << "a member that has gone; init is below nobody of ours";
   EXPECT_FALSE(find_stopped(chain[0], chain[2])) << "a worker of the member's, say";
   chain.stop(1);
   const auto found = find_stopped(chain[0], chain[2]);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->pid, chain[1]) << "a wrapper between";
-}
-
-TEST(FindStopped, AMemberThatHasGoneLeavesTheWholeTree) {
-  const Chain chain(2);
-  chain.stop(1);
-  EXPECT_TRUE(find_stopped(chain[0], 1)) << "init is below nobody of ours";
 }
 
 TEST(FindStopped, AProcessInADebuggerIsNotStopped) {
@@ -206,14 +196,10 @@ TEST_F(Missing, AreNamedEveryTenSecondsWhileOthersWait) {
   EXPECT_FALSE(after(60s, present({0, 1, 2, 3}))) << "all are in";
 }
 
-TEST_F(Missing, AreNoneOfAProgramThatNeverRegisters) { EXPECT_FALSE(after(60s, {})); }
-
-TEST_F(Missing, AreNoneOfAGroupOfSomeOfTheRanks) { EXPECT_FALSE(after(60s, present({0}, 2))); }
-
-TEST_F(Missing, AreNoneOnceNobodyWaitsAnyMore) {
-  auto members = present({0, 1, 2});
-  for (auto& member : members) member.state = membership::MemberState::failed;
-  EXPECT_FALSE(after(60s, members));
+TEST_F(Missing, AreNoneOfAProgramThatNeverRegistersOrAGroupOfSomeRanksOrOnceNobodyWaits) {
+  auto failed = present({0, 1, 2});
+  for (auto& member : failed) member.state = membership::MemberState::failed;
+  for (const auto& members : {present({}), present({0}, 2), failed}) EXPECT_FALSE(after(60s, members));
 }
 
 TEST(EndedBeforeTheyCame, AreThoseWhomOthersWaitForAtTheStart) {
