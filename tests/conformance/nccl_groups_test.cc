@@ -12,8 +12,7 @@
 
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/memory.h"
-#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/conformance/nccl_gpu.h"
 #include "tests/support/groups.h"
 #include "tests/support/wait_until.h"
 
@@ -22,12 +21,11 @@ namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-class NcclGroups : public ::testing::Test {
+class NcclGroups : public NcclTest {
  protected:
   void TearDown() override {
-    fake_nccl::heal();
     ::unsetenv("LOCKSTEP_CHECK_COLLECTIVES");
-    EXPECT_EQ(violations_.take(), std::vector<std::string>{});
+    NcclTest::TearDown();
   }
   // Runs `body` on two ranks.
   void run(const std::function<void(int rank)>& body) {
@@ -45,8 +43,6 @@ class NcclGroups : public ::testing::Test {
   Group group(const std::string& name, int rank, const std::string& backend = "nccl") {
     return make_group(name, backend, {0, 1}, rank, store_);
   }
-
-  fake_nccl::Violations violations_;
 
  private:
   const std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
@@ -108,7 +104,7 @@ TEST_F(NcclGroups, CrossedOrdersAreSeen) {
     one.check();
     other.check();
   });
-  const auto seen = violations_.take();
+  const auto seen = of_nccl_.take();
   ASSERT_EQ(seen.size(), 1U);
   expect_text(seen[0], {"crossed orders: device ", " has launch 2 of communicator ", ", device ", " has it behind"});
 }

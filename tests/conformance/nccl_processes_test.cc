@@ -82,18 +82,6 @@ TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
   }
 }
 
-TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
-  const std::string program = std::string("NCCL_HOSTID=rank$RANK exec ") + CONFORMANCE_RANK + " groups";
-  RankProcesses ranks(
-      3, {.command = {"/bin/sh", "-c", program},
-          .environment = {
-              {"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_FAKE_GPUS", "1"}, {"LOCKSTEP_OVERSUBSCRIBE_GPU", "1"}}});
-  for (const Result& result : ranks.wait()) {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_text(result.out, {"3 groups done"});
-  }
-}
-
 TEST(NcclGpus, WhatIsMissingIsNamed) {
   const std::pair<Variables, std::vector<std::string>> cases[] = {
       {{{"LOCKSTEP_FAKE_GPUS", "0"}}, {"backend 'nccl' was asked for"}},

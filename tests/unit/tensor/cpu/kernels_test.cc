@@ -108,14 +108,6 @@ TEST(Gemm, RunsWhereNoHandlerUsesItsStack) {
   set_intra_op_threads(usual);
 }
 
-TEST(Gemm, IsTheSameWithMoreThreads) {
-  const int before = intra_op_threads();
-  set_intra_op_threads(3);
-  expect_gemm(false, false, 200, 150, 300, 0, false);
-  expect_gemm(true, false, 200, 150, 300, 0, true);
-  set_intra_op_threads(before);
-}
-
 TEST(Kernels, DropoutDrawsFromPhilox) {
   // By hand from base/random.h: element 64 g + 16 lane + j is word `lane` of block 16 g + j, its counter {block, 0,
   // id}. The key is found by trying: all that is claimed is that one key explains every element.
