@@ -2,7 +2,6 @@
 // --bind of `lockstep run`: which processors the ranks are on.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

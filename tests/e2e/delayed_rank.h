@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/process.h"
 
 namespace lockstep::testing {
 

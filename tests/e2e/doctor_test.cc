@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/net/tcp_socket.h"
 #include "tests/e2e/launch.h"

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"

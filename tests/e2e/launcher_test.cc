@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <regex>
 #include <set>
+#include <utility>
 
 #include "runtime/base/cpu.h"
 #include "tests/e2e/launch.h"

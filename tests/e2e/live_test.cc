@@ -2,7 +2,6 @@
 // What can be seen of a job while it runs: `lockstep top`, `inspect` and `trace`, --metrics-port, and the line about a
 // rank that the others wait for.
 #include <array>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>

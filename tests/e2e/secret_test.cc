@@ -3,9 +3,12 @@
 // which opens a store without one for torch's clients: tests/compat has the real torch.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

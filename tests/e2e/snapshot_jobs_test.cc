@@ -10,9 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <ostream>
 #include <random>
 #include <string>
 #include <string_view>

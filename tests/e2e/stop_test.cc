@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <ostream>
 #include <random>
+#include <utility>
 
 #include "runtime/job/exit_code.h"
 #include "tests/e2e/launch.h"
-#include "tests/e2e/mpi.h"
 #include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"

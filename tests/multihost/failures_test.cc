@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/job/exit_code.h"

@@ -20,7 +20,6 @@
 #include "runtime/store/secret.h"
 #include "tests/e2e/delayed_rank.h"
 #include "tests/multihost/launched_hosts.h"
-#include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 #include "tests/support/source_line.h"

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "runtime/store/secret.h"
 #include "tests/multihost/remote_shell.h"

@@ -10,7 +10,6 @@
 #include "tests/multihost/remote_shell.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
-#include "tests/support/rank_processes.h"
 
 namespace lockstep::testing::rendezvous_test {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
