@@ -94,24 +94,20 @@ TEST(Timeline, HasALaneForEachKindOfTimeOfEachRank) {
     EXPECT_EQ(count("communication 2", "bucket 1"), 4) << "on its way beside bucket 0";
   }
   double first = 1e300;
-  for (const json& span : spans) first = std::min(first, span["ts"].get<double>());
-  EXPECT_EQ(first, 0);
-}
-
-TEST(Timeline, ABackwardsLaneEndsWithItsLastGradient) {
-  const json timeline = json::parse(timeline_of({{0, trace_of(0, 1, {}, 10'000)}}));
-  for (const json& span : events_of(timeline, "X")) {
+  for (const json& span : spans) {
+    first = std::min(first, span["ts"].get<double>());
+    if (span["pid"] != 0) continue;
+    // A backward's lane ends with its last gradient.
     if (span["name"] == "backward") {
-      EXPECT_DOUBLE_EQ(span["dur"].get<double>(), 4.3);
-    }
-    if (span["name"] == "wait for buckets") {
-      EXPECT_DOUBLE_EQ(span["dur"].get<double>(), 3.0);
-    }
-    if (span["name"] == "bucket 0") {
+      EXPECT_NEAR(span["dur"].get<double>(), 4.3, 1e-9);
+    } else if (span["name"] == "wait for buckets") {
+      EXPECT_NEAR(span["dur"].get<double>(), span["ts"] < 10 ? 3.0 : 2.0, 1e-9) << "an optimizer is in later steps";
+    } else if (span["name"] == "bucket 0") {
       EXPECT_EQ(span["args"]["bytes"], 1 << 20);
-      EXPECT_DOUBLE_EQ(span["args"]["ready_before_launch_us"].get<double>(), 0.1);
+      EXPECT_NEAR(span["args"]["ready_before_launch_us"].get<double>(), 0.1, 1e-9);
     }
   }
+  EXPECT_EQ(first, 0);
 }
 
 // Hosts whose monotonic clocks are hours apart: what happened at one time stands at one time.

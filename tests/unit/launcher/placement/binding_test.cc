@@ -42,24 +42,17 @@ TEST(Binding, ReadsTheKernelsLists) {
   EXPECT_EQ(describe_processors({}), "");
 }
 
-TEST(Binding, NoneBindsNobody) { EXPECT_TRUE(bind_ranks(Binding::none, kEight, 4).empty()); }
-
-TEST(Binding, CoresAreDividedWithTheirThreads) {
-  EXPECT_EQ(places(Binding::core, kEight, 1), Places{"0-7 x4"});
-  EXPECT_EQ(places(Binding::core, kEight, 2), (Places{"0-1,4-5 x2", "2-3,6-7 x2"}));
+TEST(Binding, CoresAreDividedWithTheirThreadsAndNodesAreDividedOrShared) {
+  EXPECT_TRUE(bind_ranks(Binding::none, kEight, 4).empty());
   EXPECT_EQ(places(Binding::core, kEight, 3), (Places{"0-1,4-5 x2", "2,6 x1", "3,7 x1"}));
   EXPECT_EQ(places(Binding::core, kEight, 4), (Places{"0,4 x1", "1,5 x1", "2,6 x1", "3,7 x1"}));
-}
-
-TEST(Binding, MoreRanksThanCoresAreRefused) {
   expect_text(
       error_of([] { bind_ranks(Binding::core, kEight, 5); }),
       {"--bind core: 5 ranks need a core each, but this command may use 4 cores", "start at most that many ranks"});
-}
-
-TEST(Binding, NodesAreDividedOrShared) {
-  EXPECT_EQ(places(Binding::numa, kEight, 1), Places{"0-7 x4"});
-  EXPECT_EQ(places(Binding::numa, kEight, 2), (Places{"0-1,4-5 x2", "2-3,6-7 x2"}));
+  for (const Binding binding : {Binding::core, Binding::numa}) {
+    EXPECT_EQ(places(binding, kEight, 1), Places{"0-7 x4"});
+    EXPECT_EQ(places(binding, kEight, 2), (Places{"0-1,4-5 x2", "2-3,6-7 x2"}));
+  }
   EXPECT_EQ(places(Binding::numa, kEight, 3), (Places{"0-1,4-5 x1", "0-1,4-5 x1", "2-3,6-7 x2"}));
   EXPECT_EQ(places(Binding::numa, kEight, 9).size(), 9u) << "more ranks than cores may be on a node";
   EXPECT_EQ(places(Binding::numa, kEight, 9).back(), "2-3,6-7 x1");

@@ -6,10 +6,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "launcher/process/stacks.h"
 #include "runtime/base/signal_name.h"
