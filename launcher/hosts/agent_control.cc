@@ -173,6 +173,10 @@ void WorkerControl::ranks_are_gone(int exit_code) {
 
 // This host's ranks get the signal at once, without waiting for the other hosts.
 void WorkerControl::signalled(int signal) {
+  if (over_) {
+    late_stop_ = late_stop_.value_or(signal);
+    return;
+  }
   const auto step = stop_.asked(signal);
   const bool insists = step == StopRequest::Step::kill;
   if (step == StopRequest::Step::ignore || (is_stopping_ && !insists)) return;

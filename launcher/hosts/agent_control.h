@@ -36,6 +36,7 @@ class CoordinatorControl final : public JobControl {
   bool is_over() const override { return is_over_; }
   int exit_code() const override { return arbiter_.exit_code(); }
   std::optional<std::chrono::milliseconds> again() const override { return arbiter_.again(); }
+  std::optional<int> late_stop() const override { return arbiter_.late_stop(); }
   const std::vector<RankEnd>& ended() const override { return arbiter_.ended(); }
 
  private:
@@ -87,6 +88,7 @@ class WorkerControl final : public JobControl {
   bool is_over() const override { return over_ || (is_alone_ && is_gone_); }
   int exit_code() const override { return over_ ? over_->exit_code : options_.requeue_exit_code; }
   std::optional<std::chrono::milliseconds> again() const override;
+  std::optional<int> late_stop() const override { return late_stop_; }
   const std::vector<RankEnd>& ended() const override { return ended_; }
 
  private:
@@ -101,8 +103,9 @@ class WorkerControl final : public JobControl {
   std::vector<Order> orders_;
   std::vector<RankEnd> ended_;     // ranks of this host
   std::optional<StartOver> over_;  // set when no rank of any host runs
-  bool is_alone_ = false;          // the store is gone
-  bool is_gone_ = false;           // none of this host's ranks' processes runs
+  std::optional<int> late_stop_;
+  bool is_alone_ = false;  // the store is gone
+  bool is_gone_ = false;   // none of this host's ranks' processes runs
 };
 
 }  // namespace lockstep::launcher

@@ -103,7 +103,8 @@ int HostOfSeveral::run() {
       agents_->cancel_next_start({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
-    if (const auto signal = parts_.signals.pause(outcome.again.value_or(std::chrono::milliseconds(0)))) {
+    const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
+    if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
       const JobPlan end = agents_->stop(*signal);
       code = end.exit_code;
       for (const auto& text : end.problems) parts_.console.message(text);

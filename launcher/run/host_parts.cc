@@ -170,7 +170,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const auto again = control->again();
   std::optional<int> signal;
   if (!again) signal = write_timeline(options, hosts, node_rank, store, parts.console, parts.signals);
-  return {code, again, signal.has_value()};
+  return {code, again, control->late_stop(), signal.has_value()};
 }
 
 }  // namespace lockstep::launcher

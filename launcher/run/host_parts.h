@@ -49,7 +49,8 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
 struct StartOutcome {
   int exit_code = 0;
   std::optional<std::chrono::milliseconds> again = {};
-  bool is_hurried = false;  // a signal asked to end after the last rank had ended
+  std::optional<int> late_stop = {};  // a signal that asks the job to end, after `again` was decided
+  bool is_hurried = false;            // a signal asked to end after the last rank had ended
 };
 // Starts the ranks, and returns once none of their processes runs any more. `store` is the job's, for a job on several
 // hosts; the hosts use it to exchange their traces afterwards.

@@ -33,6 +33,7 @@ class LocalControl final : public JobControl {
   bool is_over() const override { return is_over_; }
   int exit_code() const override { return arbiter_.exit_code(); }
   std::optional<std::chrono::milliseconds> again() const override { return arbiter_.again(); }
+  std::optional<int> late_stop() const override { return arbiter_.late_stop(); }
   const std::vector<RankEnd>& ended() const override { return arbiter_.ended(); }
 
  private:

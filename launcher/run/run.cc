@@ -118,7 +118,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
       parts.guardian.disarm();
       return outcome.exit_code;
     }
-    if (const auto signal = parts.signals.pause(*outcome.again)) {
+    if (const auto signal = outcome.late_stop ? outcome.late_stop : parts.signals.pause(*outcome.again)) {
       return complain(requeue,
                       fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));
     }

@@ -115,6 +115,10 @@ bool FailureArbiter::blame_standstill() {
 }
 
 void FailureArbiter::signalled(int signal) {
+  if (is_concluded_) {
+    late_stop_ = late_stop_.value_or(signal);
+    return;
+  }
   const int first = stop_.signal();
   tell_failure_without_stacks();
   switch (stop_.asked(signal)) {
@@ -257,7 +261,7 @@ void FailureArbiter::list_consequences() {
 
 StartEnd FailureArbiter::judge_end() {
   using Kind = StartEnd::Kind;
-  if (several_hosts() && is_given() && !root_cause_.is_on_all_ranks()) list_consequences();
+  if (several_hosts() && is_given() && !root_cause_.blames_no_rank()) list_consequences();
   if (lost_host_) {
     say(fmt::format("{} was lost first; {} ended after it; exit code {}", describe_host(options_.hosts, *lost_host_),
                     count_of(static_cast<int>(ended_.size()), "rank"), kExitPeerLost));
@@ -296,7 +300,7 @@ StartEnd::Kind FailureArbiter::judge_failure() {
 
 // The first host has the store, so the job can't continue without it.
 std::optional<HostSlots> FailureArbiter::culprit() const {
-  if (root_cause_.is_on_all_ranks()) return std::nullopt;
+  if (root_cause_.blames_no_rank()) return std::nullopt;
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   const int hosts = static_cast<int>(options_.hosts.size());
   if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;
@@ -318,6 +322,7 @@ std::int64_t FailureArbiter::saved_step() const {
 
 void FailureArbiter::conclude(int complaint) {
   tell_failure_without_stacks();
+  is_concluded_ = true;
   decide(complaint);
   if (!decision_.pause && (is_given() || decision_.exit_code != 0) && !orders_.empty()) {
     const std::int64_t step = saved_step();
@@ -363,7 +368,8 @@ VerdictRecord FailureArbiter::record() const {
   } else if (root_cause_.first_failure()) {
     result.outcome = Outcome::failed;
     result.first = first_failure();
-    if (root_cause_.is_on_all_ranks()) result.first->rank = {.rank = -1};
+    if (root_cause_.blames_no_rank()) result.first->rank = {.rank = -1};
+    if (const Cause* const difference = root_cause_.disagreement()) result.first->cause = *difference;
   } else {
     const bool all_well =
         running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); });

@@ -57,7 +57,8 @@ class FailureArbiter {
   // The first host's launcher, which is this process, did not run for `time`. The other hosts may have taken it for
   // lost: news from them is then a consequence, and this host is named.
   void stood_still(std::chrono::nanoseconds time);
-  // The job must end: the first signal asks the ranks to stop, the second kills them.
+  // The job must end: the first signal asks the ranks to stop, the second kills them. After conclude() it is
+  // late_stop().
   void signalled(int signal);
   // Stops the ranks after a step, so that a host can be added, at once if a step has been finished; not before that,
   // and not if the ranks end for another reason. May be called repeatedly.
@@ -79,6 +80,8 @@ class FailureArbiter {
   // over.
   int exit_code() const { return decision_.exit_code; }
   std::optional<std::chrono::milliseconds> again() const { return decision_.pause; }
+  // The first signal after conclude(): the ranks must not be started again.
+  const std::optional<int>& late_stop() const { return late_stop_; }
   // Result of conclude(): the host that the next start leaves out, if there is one.
   const std::optional<HostSlots>& left_out() const { return decision_.left_out; }
   // Result of conclude(): why the next start needs a host that this one did not have; empty: it does not.
@@ -133,6 +136,8 @@ class FailureArbiter {
   int killed_after_failure_ = 0;  // ranks that outlived the grace period
   StartEnd steps_;                // only its steps are used
   RestartPolicy::Decision decision_;
+  bool is_concluded_ = false;
+  std::optional<int> late_stop_;
   std::string awaits_host_;
   std::string summary_;  // the outcome in one line, set by judge_end()
   std::string hint_;     // how to resume; set by conclude(), empty if nothing is saved or the ranks start again

@@ -72,6 +72,8 @@ class JobControl {
   virtual int exit_code() const = 0;
   // Once the job's start is over: the pause before the ranks are started again; nullopt: they are not.
   virtual std::optional<std::chrono::milliseconds> again() const = 0;
+  // A signal that asks the job to end, if it came after again() was decided: the ranks must not be started again.
+  virtual std::optional<int> late_stop() const = 0;
   // Ranks on any host that have ended, as far as this host knows.
   virtual const std::vector<RankEnd>& ended() const = 0;
 };

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lockstep run --max-restarts`: jobs of real processes that fail and are started again.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -9,6 +11,7 @@
 
 #include "launcher/base/exit_codes.h"
 #include "runtime/base/procfs.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/wait_until.h"
@@ -112,6 +115,22 @@ TEST_F(RestartedJob, IsEndedByASignalBetweenTwoStarts) {
   running.send(SIGTERM);
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts; exit code 75"));
+}
+
+// Between the verdict and the next start the launcher waits for whoever reads its output.
+TEST_F(RestartedJob, IsEndedByASignalThatFindsNoRankAnyMore) {
+  const std::string fifo = file("reader");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  Process running({.command = joined({"sh", "-c", "exec \"$@\" >\"$0\"", fifo},
+                                     run_command(joined({"-n", "1", "--tee", "--log-dir", file("log")}, restarts(5)),
+                                                 RANK_PROGRAM, {"init", "train:5", "flood:9000", "exit:3"}))});
+  const UniqueFd reader(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(file("log/verdict.json")); }));
+  running.send(SIGTERM);
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts; exit code 75"));
 }
 

@@ -335,6 +335,19 @@ TEST_F(Conclusion, OfAJobThatWasAskedToStop) {
   expect_json();
 }
 
+TEST_F(Verdict, WhereTheRanksDisagreeNoRankIsNamedAndNoHostLeftOut) {
+  RestartPolicy restarts(9, true);
+  for (int start = 0; start < 4; ++start) {
+    begin({.hosts = {{.name = "a", .ranks = 1}, {.name = "b", .ranks = 1}}, .least_hosts = 1, .restarts = &restarts});
+    for (const int rank : {1, 0}) hear({.kind = Cause::Kind::mismatch, .reporter = rank, .text = "other models"});
+    end({1, 0}, {.value = 1});
+    verdict_->conclude(0);
+    EXPECT_FALSE(verdict_->left_out());
+  }
+  EXPECT_EQ(record_.first.value().rank.rank, -1);
+  EXPECT_EQ(record_.first.value().cause.value().text, "other models");
+}
+
 // The second start of ranks 0 and 1 on host a.
 class RestartVerdict : public Verdict {
  protected:
@@ -368,6 +381,10 @@ TEST_F(RestartVerdict, ARankThatDiedAfterAStepIsStartedAgainWithTheStepsThatAreD
   end({0}, kLostAnother);
   conclude(Outcome::failed, 0);
   EXPECT_EQ(verdict_->again(), std::chrono::milliseconds(0));
+  EXPECT_EQ(verdict_->late_stop(), std::nullopt);
+  signal(SIGTERM);
+  signal(SIGINT);
+  EXPECT_EQ(verdict_->late_stop(), SIGTERM) << "it finds no rank to pass the signal on to";
   expect_page();
 }
 
