@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-
 namespace lockstep::testing {
 
 struct DelayedRank {
