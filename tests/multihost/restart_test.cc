@@ -288,6 +288,29 @@ TEST_F(HostsOfShards, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
   EXPECT_EQ(weights("lost"), weights("undisturbed"));
 }
 
+// Host 1's disk has 14 pages of 4 KiB. A snapshot takes four of them, the lock one, and each start one.
+TEST_F(HostsOfShards, OfWhichOneHasAFullDiskStartAgainAndEndWithTheSameBits) {
+  constexpr int kSteps = 400;
+  const auto start = [&](const std::string& name) {
+    return on_each(kHosts, [&](int host) { return training_in(name, host, kSteps); });
+  };
+  auto undisturbed = start("undisturbed");
+  ends_of(undisturbed);
+  const Result mounted = run(hosts_->command(
+      1, {"mount", "-t", "tmpfs", "-o", "X-mount.mkdir,size=56k", "tmpfs", (folder_ / "full.1").string()}));
+  ASSERT_EQ(mounted.exit_code, 0) << mounted.err;
+  const std::string is_full = "is full, so only ";
+  auto launchers = start("full");
+  ASSERT_TRUE(launchers[1].await_output(is_full));
+  kill(live_ranks("e2e_training").at(3), SIGKILL);
+  const std::string said = ends_of(launchers)[1].err;
+  const auto restart = said.find(" of 6, start 2\n");
+  ASSERT_NE(restart, said.npos) << said;
+  EXPECT_THAT(said.substr(restart), HasSubstr(is_full));
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("full"), weights("undisturbed"));
+}
+
 TEST_F(HostsOfShards, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDamaged) {
   std::vector<Process> launchers;
   for (const int host : {1, 2}) launchers.push_back(training_in("job", host, kEndless));
