@@ -47,6 +47,10 @@ while read -r file; do
     [[ " c m gcc_s stdc++ ld-linux-x86-64 ld-linux-aarch64 pthread dl rt $may " == *" $name "* ]] ||
       { echo "consumer: ${file#"$HOME/.local/"} needs lib$name, and may need: $may" >&2; exit 1; }
   done < <(readelf -d "$file" 2>/dev/null | sed -nE 's/.*\(NEEDED\).*\[(lib)?([^]]*)\.so.*/\2/p')
+  if ldd "$file" 2>/dev/null | grep 'not found'; then
+    echo "consumer: ${file#"$HOME/.local/"} does not find these libraries where it is installed" >&2
+    exit 1
+  fi
 done < <(find "$HOME/.local/bin" "$HOME/.local/lib" -type f)
 
 # The launcher finds its probe, and that its library, wherever the tree went.
