@@ -208,6 +208,7 @@ cp -r "$source/scripts" "$lint/"
 cat >"$work/bin/cmake" <<FAKE
 #!/bin/sh
 [ "\$1" = --version ] && exec echo "cmake version 3.25.1"
+echo "cmake \$*" >>"$work/calls"
 mkdir -p build/tidy
 for unit in build/tidy/runtime/CMakeFiles/lockstep_net.dir/Unity/unity_0.cxx runtime/base/alone.cc tests/unit/net/net_test.cc; do
   printf '  "file": "%s/%s"\n' "$lint" "\$unit"
@@ -246,4 +247,8 @@ reads "runtime/base/alone.cc" 1 --changed 1
 expect tidy_takes_one_pattern 1 "one pattern, not 'a' and 'b'" "$lint/scripts/tidy" a b
 expect tidy_refuses 1 "unknown argument '--all'; usage: scripts/tidy" "$lint/scripts/tidy" --all
 expect tidy_wants_days 1 "--changed 'x' is not a number of days" "$lint/scripts/tidy" --changed x
+# That cmake makes no build/release: the installation ends after it was asked for one.
+expect install_without_cuda 1 'the build of build/release failed' "$lint/scripts/install" --without-cuda "$work/prefix"
+grep -q '^cmake --preset release .*-DLOCKSTEP_CUDA=OFF' "$work/calls" ||
+  { echo "install --without-cuda: $(grep ^cmake "$work/calls")"; failed=1; }
 exit $failed
