@@ -158,6 +158,7 @@ TEST_F(Weights, ThatAreTiedAreWrittenUnderEachNameAndReadFromAny) {
     EXPECT_EQ(in_file, (Floats{w[0], w[2], w[1], w[3]})) << name;
   }
   EXPECT_EQ(names, (Names{"again.bias", "again.weight", "in.bias", "in.weight", "tied"}));
+  EXPECT_EQ(load_weights(folder_ / "w", model).missing, Names());
 
   const auto weight = [](const std::string& name, float last) {
     return InFile{name, "F32", "[2,2]", 4, {1, 2, 3, last}};
