@@ -281,7 +281,8 @@ TEST(ShardedOptimizer, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
     nn::Linear net(9, 1);
     initialize(*net, 2);
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
-    ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+    ShardedOptimizer<optim::SGD> optimizer(ddp, std::vector<optim::OptimizerParamGroup>(), optim::SGDOptions(0.1));
+    optimizer.param_groups().emplace_back(net->parameters(), optimizer.defaults().clone());
     libtorch::GradScaler scaler({.init_scale = 4});
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
