@@ -69,6 +69,17 @@ at::Tensor rows_of(const Seam& seam, int step, int part, std::int64_t begin, std
   return seam.channels_last ? rows.contiguous(at::MemoryFormat::ChannelsLast) : rows;
 }
 
+at::Tensor weights_of_rows(const Seam& seam, int step, int part, std::int64_t begin, std::int64_t end) {
+  std::vector<double> weights;
+  for (std::int64_t row = begin; row < end; ++row)
+    weights.push_back(static_cast<double>(weight_of(seam, step, part, row)));
+  return at::tensor(weights);
+}
+
+at::Tensor loss_of(const at::Tensor& y, const at::Tensor& weights) {
+  return (weights * y.to(at::kDouble).square().mean(1)).sum() / weights.sum();
+}
+
 double clipped_to(const Seam& seam) { return seam.adam ? 0.05 : 0.2; }
 
 optim::AdamWOptions options_for(optim::AdamW*, double rate) { return optim::AdamWOptions(rate); }
@@ -99,8 +110,9 @@ void change(const Seam& seam, const Net& net, auto& optimizer) {
   if (!seam.thaws && !seam.joins_late) return;
   if (seam.thaws) Net::set_trains(*net.late, true);
   using Options = decltype(options<Base>(0));
-  optimizer.add_param_group(
-      {net.late->parameters(), std::make_unique<Options>(options<Base>(rate_of(seam, kSeamChange)))});
+  optim::OptimizerParamGroup late(net.late->parameters(),
+                                  std::make_unique<Options>(options<Base>(rate_of(seam, kSeamChange))));
+  late_is_pushed(seam) ? optimizer.param_groups().push_back(late) : optimizer.add_param_group(late);
 }
 
 void set_rates(const Seam& seam, int step, Groups& groups) {
@@ -137,11 +149,15 @@ Tensors train_alone(const Seam& seam) {
     if (step == kSeamChange) change<Base>(seam, net, optimizer);
     set_rates(seam, step, optimizer.param_groups());
     net.zero_grad();
+    const auto weights_of_part = [&](int part) { return weights_of_rows(seam, step, part, 0, kSeamRows); };
+    at::Tensor total = at::zeros({}, at::kDouble);
+    for (int part = 0; part < parts_of(seam); ++part) total += weights_of_part(part).sum();
     for (int part = 0; part < parts_of(seam); ++part) {
       std::optional<libtorch::Autocast> scope;
       if (seam.autocasts) scope.emplace(at::kCPU, at::kBFloat16);
       const at::Tensor y = net.forward(rows_of(seam, step, part, 0, kSeamRows));
-      (y.to(at::kDouble).square().mean() / parts_of(seam)).backward();
+      const at::Tensor weights = weights_of_part(part);
+      (loss_of(y, weights) * (weights.sum() / total)).backward();
     }
     if (seam.clips) nn::utils::clip_grad_norm_(parameters_of(optimizer.param_groups()), clipped_to(seam));
     optimizer.step();
@@ -200,14 +216,15 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
         if (is_last) ddp->step_without_data();
         continue;
       }
-      if (seam.set_weight) ddp->set_weight(rows.size(0));
+      const at::Tensor of_rows = weights_of_rows(seam, step, part, cuts[rank], cuts[rank + 1]);
+      if (seam.set_weight) ddp->set_weight(of_rows.sum().item<std::int64_t>());
       const at::Tensor y = (*ddp)(rows);
       if (seam.evaluates) {
         const at::NoGradGuard no_grad;
         const at::Tensor some = rows_of(seam, 0, 1, 0, 2);
         require_equal((*ddp)(some), net.forward(some), "an evaluation before backward");
       }
-      scaler.scale(y.to(at::kDouble).square().mean()).backward();
+      scaler.scale(loss_of(y, of_rows)).backward();
     }
     if (seam.clips) {
       if (seam.scales) scaler.unscale_(*optimizer);

@@ -65,7 +65,24 @@ Tensor rows_of(const Seam& seam, int step, int part, std::int64_t begin, std::in
   return rows;
 }
 
-Tensor loss_of(const Tensor& y) { return mse_loss(y, Tensor::zeros(y.shape())); }
+std::int64_t weight_of_rows(const Seam& seam, int step, int part, std::int64_t begin, std::int64_t end) {
+  std::int64_t sum = 0;
+  for (std::int64_t row = begin; row < end; ++row) sum += weight_of(seam, step, part, row);
+  return sum;
+}
+
+// The mean of squares by the rows' weights.
+Tensor loss_of(const Tensor& y, const Seam& seam, int step, int part, std::int64_t begin) {
+  const std::int64_t rows = y.shape()[0], columns = y.shape()[1];
+  const auto all = static_cast<float>(weight_of_rows(seam, step, part, begin, begin + rows));
+  const Tensor factors = Tensor::empty(y.shape());
+  for (std::int64_t i = 0; i < factors.count(); ++i) {
+    const auto weight = static_cast<float>(weight_of(seam, step, part, begin + i / columns));
+    factors.values<float>()[static_cast<std::size_t>(i)] = std::sqrt(weight * static_cast<float>(rows) / all);
+  }
+  return mse_loss(mul(y, factors), Tensor::zeros(y.shape()));
+}
+
 std::unique_ptr<optim::Optimizer> optimizer_for(const Seam& seam, std::vector<Tensor> parameters) {
   if (seam.adam) return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.epsilon = 1e-3});
   return std::make_unique<optim::SGD>(std::move(parameters), optim::SgdOptions{.momentum = 0.9});
@@ -119,9 +136,13 @@ Values train_alone(const Seam& seam) {
       optimizers.add_late();
     }
     net.zero_grad();
+    const auto weight_of_part = [&](int part) {
+      return static_cast<float>(weight_of_rows(seam, step, part, 0, kSeamRows));
+    };
+    const float all = weight_of_part(0) + (seam.accumulates ? weight_of_part(1) : 0);
     for (int part = 0; part < parts_of(seam); ++part) {
-      backward(scale(loss_of(net.forward(rows_of(seam, step, part, 0, kSeamRows))),
-                     1.0F / static_cast<float>(parts_of(seam))));
+      const Tensor y = net.forward(rows_of(seam, step, part, 0, kSeamRows));
+      backward(scale(loss_of(y, seam, step, part, 0), weight_of_part(part) / all));
     }
     optimizers.step(step);
   }
@@ -173,14 +194,14 @@ void train_rank(const Seam& seam, const std::shared_ptr<ProcessGroup>& group, co
         ddp->step_without_data();
         continue;
       }
-      if (seam.set_weight) ddp->set_weight(rows);
+      if (seam.set_weight) ddp->set_weight(weight_of_rows(seam, step, part, cuts[rank], cuts[rank + 1]));
       const Tensor y = (*ddp)(rows_of(seam, step, part, cuts[rank], cuts[rank + 1]));
       if (seam.evaluates) {
         const NoGrad guard;
         const Tensor some = rows_of(seam, 0, 1, 0, 2);
         require_equal((*ddp)(some), net.forward(some), "an evaluation before backward");
       }
-      ddp->backward(loss_of(y));
+      ddp->backward(loss_of(y, seam, step, part, cuts[rank]));
     }
     optimizers.step(step);
     if (snapshots) snapshots->step();

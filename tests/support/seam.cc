@@ -46,6 +46,12 @@ double rate_of(const Seam& seam, int step) {
   return seam.schedules ? rate * (step + 1) / seam.steps : rate;
 }
 
+std::int64_t weight_of(const Seam& seam, int step, int part, std::int64_t row) {
+  return seam.set_weight ? 1 + row * (1 + part) + step % 3 : 1;
+}
+
+bool late_is_pushed(const Seam& seam) { return seam.seed % 4 < 2; }
+
 std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks) {
   Generator random(seam.seed * 7 + static_cast<std::uint64_t>(100 * step + 10 * part + ranks));
   std::vector<std::int64_t> cuts{0, kSeamRows};
@@ -127,14 +133,16 @@ std::string source_of(const Seam& seam, bool torchs) {
   line(seam.thaws, fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group);", kSeamChange));
   line(seam.thaws || seam.joins_late,
        fmt::format("  if (step == {}) {};", kSeamChange,
-                   torchs ? "optimizer.add_param_group(net.late)" : "optimizers.push_back(net.late.parameters())"));
+                   !torchs                ? "optimizers.push_back(net.late.parameters())"
+                   : late_is_pushed(seam) ? "optimizer.param_groups().push_back(net.late)"
+                                          : "optimizer.add_param_group(net.late)"));
   line(seam.schedules && !seam.steps_down, "  set_learning_rate(optimizer, step);");
   line(true, "  optimizer.zero_grad();");
   line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
   line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
   line(seam.uneven, "    if (x.size(0) == 0) { ddp.step_without_data(); continue; }  // with the last micro-batch");
   line(seam.autocasts && !seam.surrounds, "    const Autocast scope(at::kCPU, at::kBFloat16);");
-  line(seam.set_weight, "    ddp.set_weight(rows);");
+  line(seam.set_weight, "    ddp.set_weight(weights_of_rows.sum());");
   line(true, fmt::format("    const auto y = ddp(x{});", seam.channels_last ? " /* channels last */" : ""));
   line(seam.evaluates, "    { NoGrad guard; ddp(some); }");
   line(true, seam.scales ? "    scaler.scale(loss_of(y)).backward();" : "    ddp.backward(loss_of(y));");

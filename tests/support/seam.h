@@ -36,7 +36,7 @@ struct Seam {
   bool autocasts = false;
   bool scales = false;
   bool channels_last = false;
-  bool set_weight = false;  // the weight of a micro-batch is given, not counted
+  bool set_weight = false;  // rows have weights, whose sum is given
   bool surrounds = false;   // the scope of autocast is around the loop, evaluations and all
   bool steps_down = false;  // torch's own StepLR
 };
@@ -45,6 +45,8 @@ inline constexpr int kSeamChange = 3;         // the step before which a layer t
 inline constexpr std::int64_t kSeamRows = 7;  // of a micro-batch
 int parts_of(const Seam& seam);               // micro-batches of a step
 double rate_of(const Seam& seam, int step);
+std::int64_t weight_of(const Seam& seam, int step, int part, std::int64_t row);  // 1 unless weights are given
+bool late_is_pushed(const Seam& seam);  // a late group comes by param_groups(), not by add_param_group()
 // Rank r has rows [cuts[r], cuts[r + 1]) of a micro-batch.
 std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int ranks);
 // Ranks of each host, for RankThreadsOptions; empty: all are on one.
