@@ -170,6 +170,8 @@ TEST_F(ServerSessionTest, WhatClosesAClient) {
     EXPECT_EQ(bench_->state.keys.size(), keys);
     EXPECT_EQ(bench_->extension_requests, 0);
   }
+  serve({});
+  EXPECT_FALSE(session(1).receive("G")) << "the server closes a connection by it";
 }
 
 // Lockstep's own operations say what is wrong instead, and the client is served on.
