@@ -17,11 +17,12 @@ namespace fs = std::filesystem;
 using trace::SpanKind;
 using trace::TraceRing;
 
-// As a rank leaves it. `begin` orders runs by time.
-void leave_trace(const fs::path& folder, int rank, const std::string& run_id, std::int64_t begin) {
+// As a rank leaves it. `second` orders runs by time: of two rings the offsets to the wall clock differ by microseconds.
+void leave_trace(const fs::path& folder, int rank, const std::string& run_id, std::int64_t second) {
   fs::create_directories(folder);
   TraceRing ring(folder / ("rank" + std::to_string(rank) + ".trace"), {.rank = rank, .world_size = 2, .run_id = run_id},
                  16);
+  const std::int64_t begin = second * 1'000'000'000;
   ring.put(trace::words_of_span(SpanKind::data, 0, begin, begin + 5, ""));
 }
 
@@ -59,7 +60,7 @@ TEST_F(RunTracesIn, AFolderWithoutStartsAreFoundToo) {
 }
 
 TEST_F(RunTracesIn, AFolderThatAnotherRunHasUsedAreTheLastOnes) {
-  leave_trace(folder_ / "start1", 0, "new", 1'000);
+  leave_trace(folder_ / "start1", 0, "new", 1000);
   leave_trace(folder_ / "start1", 1, "old", 10);
   leave_trace(folder_ / "start2", 0, "old", 20);
   const auto traces = read_traces(folder_).traces;
