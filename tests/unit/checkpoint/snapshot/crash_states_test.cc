@@ -127,7 +127,7 @@ class CrashStates : public ::testing::Test {
  protected:
   CrashStates() {
     const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-    place_ = has_memory ? fs::path("/dev/shm/lockstep-crash-" + std::to_string(::getpid())) : folder_ / "states";
+    place_ = has_memory ? fs::path("/dev/shm/crash-states-" + std::to_string(::getpid())) : folder_ / "states";
     fs::create_directories(place_ / "job/disk");
   }
   ~CrashStates() override { fs::remove_all(place_); }
