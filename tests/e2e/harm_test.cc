@@ -76,7 +76,8 @@ const std::vector<Harm> kMoments = {
     {"AnEndWithZeroOfAll", "catch init sum exit:0", 0, "", kPatient, false},
     {"Mismatch", "init model:3@O model:4@V", 1, "", kPatient, false},
     {"MismatchThatAllCatch", "catch init model:3@O model:4@V", 1, "", kPatient, false},
-    {"OneErrorOfAll", "ignore:15 init sum throw:mine", 128 + SIGABRT, "", kPatient, false},
+    // All have finished the sum before one of them ends, which may not have sent all of its part by then.
+    {"OneErrorOfAll", "ignore:15 init sum ready wait-signal:10 throw:mine", 128 + SIGABRT, "", kPatient, false},
 };
 
 // By backend, victim and harm.
@@ -123,6 +124,10 @@ TEST_P(HarmTo, OneRankIsNamedAndNothingIsLeft) {
   }
   const testing::Footprint footprint;
   Job job(harm.ranks, joined({RANK_PROGRAM, "backend:" + backend}, actions_of(harm, victim)), harm.flags);
+  if (contains(harm.actions, "wait-signal")) {
+    ASSERT_TRUE(job->await_output("ready\n", harm.ranks));
+    job->send(SIGUSR1);
+  }
   const auto verdict =
       job.expect({.exit_code = harm.exit_code, .rank = harm.how.empty() ? -1 : victim, .how = harm.how});
   const std::string& err = job.result().err;
