@@ -57,8 +57,8 @@ class FailureArbiter {
   // The first host's launcher, which is this process, did not run for `time`. The other hosts may have taken it for
   // lost: news from them is then a consequence, and this host is named.
   void stood_still(std::chrono::nanoseconds time);
-  // The job must end: the first signal asks the ranks to stop, the second kills them. After conclude() it is
-  // late_stop().
+  // The job must end: the first signal asks the ranks to stop, the second kills them. After conclude() a
+  // signal only sets late_stop().
   void signalled(int signal);
   // Stops the ranks after a step, so that a host can be added, at once if a step has been finished; not before that,
   // and not if the ranks end for another reason. May be called repeatedly.

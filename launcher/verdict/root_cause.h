@@ -73,7 +73,7 @@ class RootCause {
   // Returns the difference that the ranks found among them, if every failed rank failed because of it: then no rank is
   // to blame, and first_failure() is only the first that ended. Usually null.
   const Cause* disagreement() const;
-  // The failure is of all ranks or between them: first_failure() is only the first that ended.
+  // Returns true if all ranks failed alike or disagree. first_failure() is then only the first that ended.
   bool blames_no_rank() const { return is_on_all_ranks() || disagreement() != nullptr; }
   // disagreement(), if it is that the ranks lack files of a host that is not among theirs (kHostAbsent).
   const Cause* absent_host() const;

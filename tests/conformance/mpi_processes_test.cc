@@ -41,7 +41,7 @@ int count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-// What the rank program says, and how often: once on each rank.
+// A run under mpirun, and the lines that each rank must print once.
 struct Launch {
   const char* name;
   int ranks;
@@ -136,7 +136,7 @@ TEST(Mpi, ARankThatStandsStillBeforeMpiStartsIsNamedOrWaitedForUntilTheTimeout) 
     return result.err;
   };
   expect_text(error_with({{"LOCKSTEP_LIVENESS", "on"}}), {"failed: rank 1 (host ", "stopped answering"});
-  // Of the start too, which may take a while.
+  // The timeout covers the start too, which may take a while.
   expect_text(error_with({{"LOCKSTEP_LIVENESS", "off"}, {"LOCKSTEP_TIMEOUT", "8"}}),
               {"rank 0 (host ", "MPI_Init, which waits for every rank", "of 8 s", "raise the timeout"});
 }

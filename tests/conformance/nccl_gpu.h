@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of groups over NCCL share: a rank's program on its fake GPU, and what the fakes were called for.
+// Helpers for tests of groups over NCCL: a rank's program on its fake GPU, and the calls that the fakes received.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline void launch(
   fake_cuda::enqueue(handle_of(stream), "a kernel of the program", std::move(run), {}, {memory});
 }
 
-// What holds a kernel up until the test lets it go.
+// A Gate blocks a kernel until the test opens it.
 class Gate {
  public:
   std::function<void()> wait() {

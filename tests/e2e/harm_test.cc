@@ -21,7 +21,7 @@ namespace {
 
 struct Harm {
   std::string name;
-  // Of tests/e2e/programs/e2e_rank.cc; @V: of the victim, @O: of each other rank, @N: of its neighbour.
+  // Actions of tests/e2e/programs/e2e_rank.cc. @V: the victim does it, @O: each other rank, @N: the victim's neighbour.
   std::string actions;
   int exit_code;
   std::string how;  // as the verdict has it; empty: nobody is blamed
@@ -48,7 +48,7 @@ const std::vector<Harm> kHarms = {
     {"EndlessLoop", "init sum hang@V loop", 75, "did not continue: rank ", {"--hang-timeout", "2", "--grace", "3"}},
 };
 
-// As careful programs do, each rank that has "catch" catches every error and returns 1.
+// A rank with "catch" catches every error and returns 1, as careful programs do.
 const std::vector<Harm> kMoments = {
     {"StopWhereAllCatch", "catch init sum raise:19@V loop", 75, "did not continue: rank ", kLiveness},
     {"KillWhereAllCatch", "catch init sum kill@V loop", 128 + SIGKILL, kKilled},
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Cells, HarmTo, Combine(Values("shm", "tcp"), Values(0, 
 INSTANTIATE_TEST_SUITE_P(OfRankOne, HarmTo, Combine(Values("shm"), Values(1), ValuesIn(kMoments)), name_of);
 INSTANTIATE_TEST_SUITE_P(OfRankZero, HarmTo, Combine(Values("tcp"), Values(0), ValuesIn(kMoments)), name_of);
 
-// For each rank that it is for.
+// Replaces @V, @O and @N by the numbers of ranks.
 Words actions_of(const Harm& harm, int victim) {
   Words actions;
   const auto add = [&](const std::string& action, int rank) { actions.push_back(action + std::to_string(rank)); };
@@ -156,7 +156,7 @@ TEST_P(HarmTo, OneRankIsNamedAndNothingIsLeft) {
   EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
 }
 
-// What it does for all, such as saving weights: the others hear of it, and may end first.
+// Rank 0 fails at work that it does for all, such as saving weights. The others hear of it, and may end first.
 TEST(HarmToAll, OfRankZerosFullDiskOverTcpOrSharedMemory) {
   for (const std::string backend : {"shm", "tcp"}) {
     for (const Words& first : {Words{}, Words{"catch"}}) {

@@ -17,7 +17,7 @@
 
 namespace lockstep::e2e {
 
-// As `lockstep ps` has it; empty if it isn't there.
+// Returns the run id that `lockstep ps` shows for this launcher; empty if `ps` does not list it.
 inline std::string id_of(const Process& launcher) {
   for (const auto& one : nlohmann::json::parse(testing::run({LOCKSTEP_PROGRAM, "ps", "--json"}).out)) {
     if (one["pid"] == launcher.pid()) return one["run_id"];
@@ -25,7 +25,7 @@ inline std::string id_of(const Process& launcher) {
   return "";
 }
 
-// What a test expects. Fields below `rank` are compared if they are set.
+// The outcome that a test expects. The fields after `rank` are compared only if they are set.
 struct Verdict {
   int exit_code = 0;
   int rank = -1;               // that failed first; -1: none is blamed
@@ -105,7 +105,7 @@ class Job {
     EXPECT_EQ(result_.exit_code, wanted.exit_code) << result_.err;
     return expect_verdict(folder_, result_.err, wanted);
   }
-  // Of a job that has ended.
+  // Returns the launcher's output and exit code. Call it after expect().
   const Result& result() const { return result_; }
   const std::filesystem::path& folder() const { return folder_; }
 

@@ -39,7 +39,7 @@ inline bool contains(const std::string& text, const std::string& wanted) {
   return text.find(wanted) != std::string::npos;
 }
 
-// Of a file; empty if it isn't there.
+// Returns the bytes of a file; empty if the file does not exist.
 inline std::string content(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
@@ -60,7 +60,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// What this rank said of the error that ended it: the library, or main() that caught it. Empty if it said nothing.
+// Returns the last error that this rank printed, from the library or from main(); empty if it printed none.
 inline std::string last_word_of_rank(const Result& result, int rank) {
   const std::string mark = "[rank " + std::to_string(rank) + "] ";
   for (const auto& line : lines_of(result.err)) {

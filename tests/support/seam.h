@@ -52,10 +52,10 @@ std::vector<std::int64_t> cuts_of(const Seam& seam, int step, int part, int rank
 // Ranks of each host, for RankThreadsOptions; empty: all are on one.
 std::vector<int> hosts_of(const Seam& seam, int ranks);
 
-// What a program may do. A seed draws in this order.
+// The features that a program may use, in the order in which a seed draws them.
 const std::vector<std::pair<std::string, bool Seam::*>>& seam_features();
 
-// What an engine makes of the programs.
+// Runs programs with one of the two engines.
 struct SeamEngine {
   std::function<Seam(Seam)> without_what_it_refuses;
   std::function<std::string(const Seam&)> fault_of;  // what is wrong after training; empty: nothing

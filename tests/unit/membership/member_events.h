@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a member's link is told, for tests.
+// Records the events that a member's link reports, for tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -188,8 +188,8 @@ Causes causes_when_rank_1_stops(
   return causes;
 }
 
-// Until all but rank 1 have done what they can do without it. A rank that has been rung may not have run yet, so all
-// are woken until none of them can have anything left to do: it takes fewer steps than rounds to pass a segment on.
+// Waits until every rank except rank 1 has done all it can without rank 1. A rank that was rung still counts as asleep
+// until its thread runs. So all are woken several times: a segment needs fewer steps than there are rounds.
 void await_rest(const Hub& hub) {
   MutexLock lock(hub->mutex);
   for (int round = 0; round < 10; ++round) {
