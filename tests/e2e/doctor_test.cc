@@ -203,15 +203,6 @@ class DoctorFiles : public ::testing::Test {
   const testing::TemporaryFolder folder_;
 };
 
-TEST_F(DoctorFiles, AFileThatIsNoPlugInIsRefusedWithTheReason) {
-  const auto file = folder_.write("liblockstep_mpi.so", "no library at all");
-  const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder_.native()}});
-  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is not a problem: " << report.problems();
-  const auto value = report.value("plug-ins", "mpi");
-  EXPECT_TRUE(value.starts_with("not here: ")) << value;
-  expect_text(value, {file.native()});
-}
-
 TEST_F(DoctorFiles, ASecretThatOthersCanReadIsAProblemAndIsNotShown) {
   const std::string digits(64, 'a');
   const auto path = folder_.write("secret", digits + "\n", 0704);

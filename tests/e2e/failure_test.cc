@@ -60,27 +60,6 @@ TEST(Failure, WhoIgnoresSigtermIsKilledAfterTheGracePeriod) {
   for (const auto& rank : verdict["consequences"]) EXPECT_EQ(rank["killed_by_launcher"], true);
 }
 
-TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
-  Process launcher({.command = plain(3, {"exit:0@1", "ready", "wait-signal:10", "print:went on"})});
-  ASSERT_TRUE(launcher.await_output("ready", 2));
-  ASSERT_TRUE(testing::wait_until([] { return !live_ranks(PLAIN_PROGRAM).contains(1); }));
-  launcher.send(SIGUSR1);
-  const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_text(result.out, {"[rank 0] went on\n", "[rank 2] went on\n"});
-}
-
-// 75 is what the library ends a rank with whose peer was lost. The culprit takes its time.
-TEST(Failure, ARankThatOnlyHeardOfItIsNotNamedAsTheCause) {
-  Job job(3, {PLAIN_PROGRAM, "ready", "wait-signal:10", "exit:75@0", "exit:75@2", "wait-signal:12", "exit:5"},
-          {"--grace", "3600"});
-  ASSERT_TRUE(job->await_output("ready", 3));
-  job->send(SIGUSR1);
-  ASSERT_TRUE(testing::wait_until([] { return live_ranks(PLAIN_PROGRAM).size() == 1; }));
-  job->send(SIGUSR2);
-  job.expect({.exit_code = 5, .rank = 1, .how = "exited with code 5; 2 other ranks ended after it"});
-}
-
 TEST(Failure, ACulpritThatDoesNotEndIsNotWaitedForLongerThanTheGracePeriod) {
   Job job(2, {PLAIN_PROGRAM, "exit:75@0", "hang@1"}, {"--grace", "0.1"});
   job.expect({.exit_code = 75, .rank = 0});

@@ -208,12 +208,6 @@ TEST(Wrapped, AnExceptionIsSaidThoughAShellReturnsItsSignalAsACode) {
   job.expect({.exit_code = 134, .rank = 1, .how = "exited with code 134: 'std::runtime_error': mine;"});
 }
 
-TEST(Wrapped, AStoppedProgramIsNamedWithItsRank) {
-  Job job(3, {"sh", "-c", "\"$@\"; true", "sh", RANK_PROGRAM, "raise:19@2", "init", "sum"}, kLiveness);
-  job.expect({.exit_code = 75, .rank = 2});
-  EXPECT_TRUE(contains(job.result().err, "): its process e2e_rank (pid ")) << job.result().err;
-}
-
 TEST(Wrapped, ARankThatFailsIsStartedAgain) {
   Job job(2, {"sh", "-c", "\"$@\" | cat", "sh", RANK_PROGRAM, "init", "train:5", "exit:3@1"}, {"--max-restarts", "1"});
   job.expect({.exit_code = 3, .rank = 1});

@@ -16,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using lockstep::testing::expect_text;
-using testing::RankOptions;
 using testing::RankProcesses;
 using testing::run;
 
@@ -93,15 +92,6 @@ TEST(Launch, TcpAndFileUrls) {
     EXPECT_EQ(zero.wait().out, sum_line(2));
     EXPECT_EQ(one.wait().out, sum_line(2));
   }
-}
-
-TEST(Launch, TwoJobsAtOnceDoNotMeet) {
-  Process first({.command = run_command({"-n", "2"}, RANK_PROGRAM, {"init", "sum", "ready", "wait-signal:10", "sum"})});
-  ASSERT_TRUE(first.await_output("ready", 2));
-  const auto second = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum"}));
-  EXPECT_EQ(count(second.out, sum_line(3)), 3) << second.err;
-  first.send(SIGUSR1);
-  EXPECT_EQ(count(first.wait().out, sum_line(2)), 4);
 }
 
 // Tasks of three of a step of srun, on one host or, as Slurm has it, on two.

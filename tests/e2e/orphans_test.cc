@@ -92,23 +92,6 @@ TEST_P(Orphans, NoneWhenTheLauncherIsKilled) {
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
 }
 
-// Of this test's job, by the number that it was started with: it has no environment.
-TEST(Leftovers, NoneWhenTheLauncherIsKilledAndAChildHasDroppedItsSessionAndItsEnvironment) {
-  if (!testing::has_program("pgrep")) GTEST_SKIP() << "there is no pgrep here";
-  const std::string pattern = "^sleep " + std::to_string(1000000 + getpid()) + "$";
-  const auto sleeps = [&] { return run({"pgrep", "-f", pattern}).exit_code == 0; };
-  Process launcher(
-      {.command = run_command(
-           {"-n", "2"}, "sh",
-           {"-c", "env -i setsid sleep " + std::to_string(1000000 + getpid()) + " & \"$0\" ready hang; true",
-            PLAIN_PROGRAM})});
-  ASSERT_TRUE(launcher.await_output("ready", 2));
-  ASSERT_TRUE(wait_until(sleeps));
-  launcher.send(SIGKILL);
-  EXPECT_TRUE(wait_until([&] { return !sleeps(); }, leftover_deadline()));
-  run({"pkill", "-9", "-f", pattern});
-}
-
 // The program or the wrapper: the rank is both.
 TEST(Leftovers, NoneWhenARankBehindAWrapperIsKilled) {
   for (const std::string program : {PLAIN_PROGRAM, "sh"}) {

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/base/exit_codes.h"
 #include "runtime/base/procfs.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/e2e/training_job.h"
@@ -85,29 +84,6 @@ TEST_F(RestartedJob, OfWhichAllRanksAreKilledAsSoonAsTheyAreAStepFurtherIsStarte
   }
 }
 
-TEST_F(RestartedJob, EndsWithTheCodeOfTheFailureWhenItsRestartsAreUsedUp) {
-  Process running({.command = job(2, program("killed"), restarts(1))});
-  for (const int step : {400, 800}) {
-    ASSERT_TRUE(running.await_output("at " + std::to_string(step) + "\n"));
-    ASSERT_EQ(::kill(pids(running, 2)[1], SIGKILL), 0);
-  }
-  const Result result = running.wait();
-  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_THAT(result.err, HasSubstr("; not started again: the limit of 1 restart is reached (--max-restarts); step "));
-  EXPECT_THAT(result.err, EndsWith(" is saved: run the same command to resume\n"));
-  EXPECT_FALSE(has_ended("killed"));
-}
-
-TEST_F(RestartedJob, ThatAlwaysFailsAtOneStepEndsAfterThreeStartsWithoutANewOne) {
-  const Result result = testing::run(job(2, program("stuck"), restarts(100)), {{"LOCKSTEP_TEST_FAIL_AT", "137"}});
-  EXPECT_EQ(result.exit_code, launcher::kExitNoProgress) << result.err;
-  EXPECT_THAT(result.err,
-              AllOf(HasSubstr("restart 1 of 100 (--max-restarts); 137 steps done\n"),
-                    HasSubstr("restart 2 of 100 (--max-restarts); 137 steps done; in 1 s\n"),
-                    HasSubstr("restart 3 of 100 (--max-restarts); 137 steps done; in 2 s\n"),
-                    HasSubstr("not started again: 3 starts in a row have not got beyond 137 steps; exit code 77")));
-}
-
 TEST_F(RestartedJob, IsEndedByASignalBetweenTwoStarts) {
   Process running(
       {.command = job(2, program("stuck"), restarts(100)), .environment = {{"LOCKSTEP_TEST_FAIL_AT", "137"}}});
@@ -142,16 +118,6 @@ TEST_F(RestartedJob, ThatIsAskedToStopIsNotStartedAgain) {
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("restart ")));
   EXPECT_THAT(result.err, EndsWith(" is saved: run the same command to resume\n"));
-}
-
-TEST_F(RestartedJob, BeforeItsFirstStepIsForAPersonToMend) {
-  const Result result = testing::run(plain(2, {"env:LOCKSTEP_RESTART_COUNT", "exit:3@1"}, restarts(5)));
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("not started again: the job ran for "));
-  EXPECT_THAT(result.out, Not(HasSubstr("LOCKSTEP_RESTART_COUNT=1")));
-  const Result at_once = testing::run(job(2, program("broken"), restarts(5)), {{"LOCKSTEP_TEST_FAIL_AT", "0"}});
-  EXPECT_EQ(at_once.exit_code, 9) << at_once.err;
-  EXPECT_THAT(at_once.err, HasSubstr("not started again: the job "));
 }
 
 TEST_F(RestartedJob, StartsNoRankOnAHostThatIsNotHealthy) {

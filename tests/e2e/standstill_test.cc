@@ -97,21 +97,6 @@ TEST(Liveness, AKilledRankThatHostsTheStoreIsNamed) {
   }
 }
 
-TEST(Liveness, SwitchedOffAStoppedRankMayGoOn) {
-  RankProcesses ranks(2,
-                      {.command = {RANK_PROGRAM, "init", "sum", "print:waiting", "wait-signal:10", "sum", "print:done"},
-                       .environment = {{"LOCKSTEP_LIVENESS", "off"}}});
-  ASSERT_TRUE(ranks.await_output("waiting"));
-  ranks.kill(1, SIGSTOP);
-  ranks.kill(0, SIGUSR1);
-  const Deadline silence = longer_than_silence();
-  EXPECT_TRUE(wait_until([&] { return silence.expired() || !ranks[0].running(); }));
-  EXPECT_TRUE(ranks[0].running());
-  ranks.kill(1, SIGCONT);
-  ranks.kill(1, SIGUSR1);
-  for (const Result& result : ranks.wait()) EXPECT_EQ(result.exit_code, 0) << result.err;
-}
-
 // Holds every thread of a process, as gdb does.
 class Debugger {
  public:
@@ -172,27 +157,6 @@ TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
   EXPECT_EQ(live_ranks(RANK_PROGRAM), before);
   kill(before.at(1), SIGKILL);
   job.expect({.exit_code = 128 + SIGKILL, .rank = 1, .how = "was killed by signal 9"});
-}
-
-TEST(Liveness, WhoLeavesInWhateverOrderIsNotLost) {
-  // Rank 0, whose store all of them use, leaves first; the others much later, one after the other.
-  RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "sum", "print:summed", "wait-signal:10", "leave",
-                                      "print:left", "wait-signal:12"}});
-  ASSERT_TRUE(ranks.await_output("summed"));
-  for (const int rank : {0, 3, 1, 2}) {
-    ranks.kill(rank, SIGUSR1);
-    // Rank 0 waits for the others before it is through.
-    if (rank != 0) {
-      ASSERT_TRUE(ranks[rank].await_output("left"));
-    }
-  }
-  ASSERT_TRUE(ranks.await_output("left"));
-  for (const int rank : {0, 1, 2, 3}) ranks.kill(rank, SIGUSR2);
-  for (const Result& result : ranks.wait()) {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_FALSE(contains(result.err, "is lost")) << result.err;
-    EXPECT_FALSE(contains(result.err, "stopped answering")) << result.err;
-  }
 }
 
 }  // namespace

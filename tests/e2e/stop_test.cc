@@ -142,17 +142,6 @@ TEST(Stop, ARankThatStillSavesIsGivenTheTime) {
   expect_summary(result, trained(result.out, 2), kExitRequeue);
 }
 
-TEST(Stop, ASecondSignalEndsAtOnce) {
-  RankProcesses rank(1, {.command = {RANK_PROGRAM, "init", "listen", "ready", "hang"}});
-  ASSERT_TRUE(rank.await_output("ready"));
-  // What comes within 200 ms of the first is the same request.
-  ASSERT_TRUE(wait_until([&] {
-    rank.kill(0, SIGTERM);
-    return !rank[0].running();
-  }));
-  EXPECT_EQ(rank.wait().front().signal, SIGTERM);
-}
-
 TEST_P(StopOn, WhoDoesNotComeToTheEndOfAStepIsNamedByItselfAndByTheLauncher) {
   Process launcher(
       {.command = training({"init", "listen", "train:5@2", "hang@2", "train", "finish"}, {"--stop-timeout", "2"})});
@@ -189,23 +178,6 @@ TEST(Stop, ARankThatDiesOnTheWayLeavesTheOthersTheirTime) {
   const auto result = launcher.wait();
   EXPECT_TRUE(contains(result.out, "[rank 0] saved")) << result.out << result.err;
   EXPECT_TRUE(contains(result.err, "rank 2 failed first")) << result.err;
-}
-
-TEST(Stop, CallsTheHandlerThatWasThereBefore) {
-  Process launcher({.command = training(2, joined({"catch:15"}, kTraining))});
-  ASSERT_TRUE(launcher.await_output("training", 2));
-  launcher.send(SIGTERM);
-  const auto result = launcher.wait();
-  EXPECT_TRUE(contains(result.out, "[rank 0] caught 15")) << result.out;
-  EXPECT_TRUE(contains(result.out, "[rank 1] caught 15")) << result.out;
-  expect_summary(result, trained(result.out, 2), kExitRequeue);
-}
-
-TEST(Stop, WithoutListeningASignalEndsTheProcess) {
-  RankProcesses rank(1, {.command = {RANK_PROGRAM, "init", "train"}});
-  ASSERT_TRUE(rank.await_output("training"));
-  rank.kill(0, SIGTERM);
-  EXPECT_EQ(rank.wait().front().signal, SIGTERM);
 }
 
 }  // namespace

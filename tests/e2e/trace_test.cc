@@ -74,46 +74,6 @@ TEST_F(Trace, HasEveryRankInOneFileAndBucketsThatOverlap) {
   }
 }
 
-TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
-  const auto result =
-      run(short_job(2, {"--trace", file("run.json"), "--log-dir", file("logs")}), {{"LOCKSTEP_TEST_SLOW_DATA", "20"}});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  expect_text(result.err, {"lockstep run: rank 1 (host ", " % of every step: data\n"});
-  const auto report = run({LOCKSTEP_PROGRAM, "report", file("logs")});
-  ASSERT_EQ(report.exit_code, 0) << report.err;
-  expect_text(report.out, {file("logs/report.html") + ": 2 ranks, " + std::to_string(kTraced) + " steps\n",
-                           "rank 1 (host ", " % of every step: data\n"});
-  const auto lines = report_lines("logs");
-  const auto start = std::find_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "start"; });
-  ASSERT_NE(start, lines.end());
-  EXPECT_EQ((*start)["straggler"]["rank"], 1) << *start;
-  EXPECT_EQ((*start)["straggler"]["cause"], "data") << *start;
-  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "step"; }),
-            2 * kReported);
-  for (const json& line : lines) {
-    if (line["type"] != "step") continue;
-    EXPECT_TRUE(line["loss"].is_number());
-    EXPECT_EQ(line["weight"], 12);
-  }
-  const std::string page = text_of("logs/report.html");
-  EXPECT_EQ(testing::fault_of_markup(page), "");
-  EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "rate and time of a step";
-  EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
-  expect_text(page, {"start 1: finished", "snapshots: step 25 is saved", "Memory of training by rank, at most"});
-
-  // What it has left, as one file again.
-  const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});
-  EXPECT_EQ(left.exit_code, 0) << left.err;
-  const json last = json::parse(text_of("left.json"));
-  EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
-                          [](const json& event) { return event["name"] == "backward"; }),
-            2 * 5);
-
-  std::filesystem::remove(file("logs/start1/rank1.trace"));
-  expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
-  expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
-}
-
 // By step, of the lines of one scalar; each step comes once.
 std::map<std::int64_t, json> scalar_in(const std::vector<json>& lines, const std::string& name) {
   std::map<std::int64_t, json> values;
@@ -149,8 +109,13 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
     EXPECT_EQ(evaluated.at(step)["ranks"], 1);
     EXPECT_GT(evaluated.at(step)["value"], 0);
   }
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "step"; }),
+            2 * kReported);
   const std::string page = text_of("logs/report.html");
-  expect_text(page, {"<h2>val/loss</h2>", "data-points=\"2\"><title>val/loss by step</title>", "start 1: finished"});
+  EXPECT_EQ(testing::fault_of_markup(page), "");
+  EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
+  expect_text(page, {"<h2>val/loss</h2>", "data-points=\"2\"><title>val/loss by step</title>", "start 1: finished",
+                     "snapshots: step 25 is saved", "Memory of training by rank, at most"});
   const auto compared = run({LOCKSTEP_PROGRAM, "report", "-o", file("both.html"), file("logs"), file("logs")});
   EXPECT_EQ(compared.exit_code, 0) << compared.err;
   expect_text(compared.out, {file("both.html") + ": 2 runs side by side\n"});
@@ -162,6 +127,17 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
   expect_text(run({LOCKSTEP_PROGRAM, "report", "-o", file("page.html"), file("logs")}).out,
               {file("page.html") + ": ", "without report.jsonl and ", file("logs/report.jsonl")});
   EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 2);
+  // What it has left, as one timeline again.
+  const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  const json last = json::parse(text_of("left.json"));
+  EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
+                          [](const json& event) { return event["name"] == "backward"; }),
+            2 * 5);
+  std::filesystem::remove(file("logs/start1/rank1.trace"));
+  expect_text(run({LOCKSTEP_PROGRAM, "report", "-o", file("page.html"), file("logs")}).out,
+              {"start 1: no trace of rank 1 is here"});
+  expect_text(text_of("page.html"), {"start 1: no trace of rank 1 is here"});
 }
 
 TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {

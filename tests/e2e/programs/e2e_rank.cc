@@ -212,17 +212,16 @@ int main(int count, char** arguments) {
   for (const auto& action : actions) {
     caught_here = caught_here || action.name == "fail" || (action.name == "catch" && action.value.empty());
   }
-  if (!caught_here) {  // as most programs are written: what goes wrong is uncaught
+  const auto perform_all = [&actions] {
     Rank rank;
     for (const auto& action : actions) rank.perform(action);
     return rank.exit_code_of_program();
-  }
+  };
+  if (!caught_here) return perform_all();  // as most programs are written: what goes wrong is uncaught
   try {
-    Rank rank;
-    for (const auto& action : actions) rank.perform(action);
+    return perform_all();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "main caught: %s\n", error.what());
     return 1;
   }
-  return 0;
 }
