@@ -146,6 +146,7 @@ TEST(CommHook, AWorldOfOneForgetsAStepThatIsAbandoned) {
         reducer.mark_ready(p);
       }
       reducer.abandon_step("not this one");
+      EXPECT_EQ(reducer.total_weight(), step == 0 ? 0 : 2) << "of the last one that was finished";
       reducer.begin_step({.weight = 2});
       backward(group, reducer, 2);
       finish(group, reducer, 2);

@@ -119,7 +119,8 @@ TEST(Backward, AFreedPartIsFoundBeforeAnyGradientIsTouched) {
 TEST(Backward, RefusesWhatIsNoLoss) {
   const Tensor w = leaf({1, 2});
   expect_text(error_of([&] { backward(scale(w, 1)); }), {"float32 [2]"});
-  expect_text(error_of([&] { backward(Tensor::zeros({})); }), {"depends on no tensor"});
+  // As of a penalty on a gradient, which is numbers and not a part of a tape.
+  lockstep::testing::expect_message("autograd", "no tape", error_of([&] { backward(Tensor::zeros({})); }));
   const NoGrad no_grad;
   expect_text(error_of([&] { backward(sum(w)); }), {"NoGrad"});
   EXPECT_THROW(backward(Tensor()), InvalidArgument);

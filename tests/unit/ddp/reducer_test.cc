@@ -62,6 +62,8 @@ TEST(Reducer, NamesParameterAndStepOfAMistakeAndGoesOn) {
       expect_says([&] { reducer.begin_step(); }, {"begin_step", here, "not finished"});
       write(reducer, 3, 6.0f);
       expect_says([&] { reducer.mark_ready("d"); }, {"'d' float32 [3]", "second time", here});
+      expect_says([&] { reducer.total_weight(); }, {"within " + here, "finish_step"});
+      EXPECT_THROW(reducer.used_anywhere(0), InvalidArgument);
       expect_says([&] { reducer.mark_ready("g"); }, {"'g'", here, "'a' to 'd'"});
       expect_says([&] { reducer.gradient<float>("g"); }, {"'g'", here});
       expect_says([&] { reducer.gradient<float>("b"); }, {"'b' float64 [2, 4]", "float32", here});
@@ -97,6 +99,10 @@ TEST(Reducer, RanksThatDifferAreToldWhere) {
        [](int rank, auto&, auto& options) { options.buckets.cap_bytes = 1000 + static_cast<std::size_t>(rank); }},
       {"the loss: ranks 0 and 1 have Loss::mean; rank 2 has Loss::sum",
        [](int rank, auto&, auto& options) { options.loss = rank == 2 ? Loss::sum : Loss::mean; }},
+      {"the communication hook: rank 0 has none; rank 1 has 'noop'; rank 2 has 'bf16_compress'",
+       [](int rank, auto&, auto& options) {
+         if (rank > 0) options.comm_hook = rank == 1 ? noop_hook() : bf16_compress_hook();
+       }},
       {"which parameters are used", [](int rank, auto&, auto& options) { options.track_unused = rank == 0; }}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);

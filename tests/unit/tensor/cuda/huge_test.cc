@@ -69,6 +69,7 @@ TEST_F(Huge, Elements) {
   std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
   const auto* const ids = array<std::int64_t>(1, {7});
   float* const c = out(kPast);
+  const Into into_c{c, false};
   const AdamWStep step{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8};
   Floats w{-3, -10.5f}, m{0.5f, -0.5f}, v{0.25f, 1};
   const Floats g{10, 21};
@@ -82,30 +83,10 @@ TEST_F(Huge, Elements) {
     std::function<void()> call;
   };
   for (const Case& one : {
-           Case{"by fours",
-                {11, 23},
-                1024,
-                [&] {
-                  k_.add({c, false}, a, b, kPast);
-                }},
-           Case{"mse_backward",
-                {18, 38},
-                256,
-                [&] {
-                  k_.mse_backward({c, false}, dloss, b, a, 1, kPast);
-                }},
-           Case{"expand",
-                {6, 6},
-                256,
-                [&] {
-                  k_.expand({c, false}, a + kPast - 1, 3, kPast);
-                }},
-           Case{"dropout_backward",
-                {2, 0},
-                256,
-                [&] {
-                  k_.dropout_backward({c, false}, a, mask, 0.5f, kPast);
-                }},
+           Case{"by fours", {11, 23}, 1024, [&] { k_.add(into_c, a, b, kPast); }},
+           Case{"mse_backward", {18, 38}, 256, [&] { k_.mse_backward(into_c, dloss, b, a, 1, kPast); }},
+           Case{"expand", {6, 6}, 256, [&] { k_.expand(into_c, a + kPast - 1, 3, kPast); }},
+           Case{"dropout_backward", {2, 0}, 256, [&] { k_.dropout_backward(into_c, a, mask, 0.5f, kPast); }},
            // From what the one before has left.
            Case{"sgd", {-3, -10.5f}, 256, [&] { k_.sgd(c, b, nullptr, kPast, {.learning_rate = 0.5}); }},
            Case{"adamw", w, 256, [&] { k_.adamw(c, b, moment1, moment2, kPast, step); }},
