@@ -2,6 +2,8 @@
 // Memory that runs out. A test that uses it links lockstep_test_scarce_memory, whose operator new it is.
 #pragma once
 
+#include <gtest/gtest.h>
+
 namespace lockstep::testing {
 
 // While one lives, operator new throws std::bad_alloc in every thread but the one that made it: from allocation number
@@ -25,5 +27,22 @@ class ScarceMemory {
   // Whether an allocation has failed.
   bool was_met() const;
 };
+
+// Calls `ask` with each allocation of other threads failing in turn, once, twice and as often as it is tried, until
+// there is none that fails. After each of these calls `is_served` must be true.
+template <typename Ask, typename IsServed>
+void expect_service_after_each_shortage(const Ask& ask, const IsServed& is_served) {
+  for (const long failures : {1L, 2L, ScarceMemory::kAll}) {
+    bool was_met = true;
+    for (long spare = 0; was_met; ++spare) {
+      {
+        const ScarceMemory scarce(spare, failures);
+        ask();
+        was_met = scarce.was_met();
+      }
+      ASSERT_TRUE(is_served()) << "after allocation " << spare << ", of " << failures;
+    }
+  }
+}
 
 }  // namespace lockstep::testing

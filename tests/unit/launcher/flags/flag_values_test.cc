@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/flags/flag_values.h"
-
+// Values of flags, lists and files of hosts.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "launcher/flags/flag_values.h"
+#include "launcher/flags/host_list.h"
+#include "tests/support/error_of.h"
+#include "tests/support/messages.h"
 
 namespace lockstep::launcher::flag_values_test {
 namespace {
@@ -71,6 +75,53 @@ TEST(Tee, HasTorchrunsNumbers) {
   EXPECT_EQ(streams("2"), "e");
   EXPECT_EQ(streams("3"), "oe");
   for (const char* bad : {"4", "", "-1", "03", "both", "0:3"}) EXPECT_EQ(streams(bad), "refused") << bad;
+}
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_message;
+
+using Hosts = std::vector<HostEntry>;
+
+TEST(HostList, HasNamesAndSlots) {
+  EXPECT_EQ(parse_hosts("a"), (Hosts{{"a", {}}}));
+  EXPECT_EQ(parse_hosts("a:4,b:2"), (Hosts{{"a", 4}, {"b", 2}}));
+  EXPECT_EQ(parse_hosts("user@a.example.org,10.0.0.7:3"), (Hosts{{"user@a.example.org", {}}, {"10.0.0.7", 3}}));
+  EXPECT_EQ(parse_hosts("[fe80::1]:2,[fe80::2]"), (Hosts{{"fe80::1", 2}, {"fe80::2", {}}}));
+  EXPECT_EQ(parse_hosts("a:1,b:1,a:2"), (Hosts{{"a", 3}, {"b", 1}})) << "as mpirun adds them";
+}
+
+TEST(HostList, RefusesWhatIsNone) {
+  std::string page;
+  for (const char* bad :
+       {"", "a,", ",a", ":2", "-oProxyCommand=x", "a b", "a\n", "a:", "a:0", "a:x", "a:1025", "a:-1", "a,a"}) {
+    page += error_of([&] { parse_hosts(bad); }) + "\n";
+  }
+  expect_message("launcher", "lists", page);
+  page.clear();
+  for (const char* bad : {"a:x\n", "a\nb slot=3\n", "a slots=x", "# nothing\n"}) {
+    page += error_of([&] { parse_hostfile(bad, "f"); }) + "\n";
+  }
+  expect_message("launcher", "files", page);
+}
+
+TEST(HostFile, IsOpenMpis) {
+  EXPECT_EQ(parse_hostfile("# nodes\nhost0 slots=4\n\n  host1\tslots=2 max_slots=8 # fast\r\nhost2\n", "f"),
+            (Hosts{{"host0", 4}, {"host1", 2}, {"host2", {}}}));
+}
+
+TEST(HostFile, TakesMpichsLinesAndAByteOrderMark) {
+  EXPECT_EQ(parse_hostfile("\xEF\xBB\xBFhost0:4\r\nfe80::1\n[fe80::2]:2\nuser@host3 slots=3\n", "f"),
+            (Hosts{{"host0", 4}, {"fe80::1", {}}, {"fe80::2", 2}, {"user@host3", 3}}));
+}
+
+TEST(FirstSlots, FillTheHostsInOrder) {
+  const Hosts hosts = {{"a", 2}, {"b", 3}, {"c", 1}};
+  EXPECT_EQ(first_slots(hosts, 6), hosts);
+  EXPECT_EQ(first_slots(hosts, 4), (Hosts{{"a", 2}, {"b", 2}}));
+  EXPECT_EQ(first_slots(hosts, 1), (Hosts{{"a", 1}}));
+  expect_message("launcher", "refusals", error_of([&] { first_slots(hosts, 7); }) + "\n" + error_of([] {
+                                           first_slots({{"a", {}}}, 1);
+                                         }));
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of a run and its clients, by the real kernel.
-#include "launcher/live/run_server.h"
-
+// A server of a run, one of metrics, and their clients, by the real kernel.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,10 +11,13 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/live/metrics_server.h"
 #include "launcher/live/run_client.h"
+#include "launcher/live/run_server.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/connection.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
 #include "runtime/net/unix_socket.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
@@ -131,17 +132,8 @@ TEST_F(RunServerTest, NoMemoryIsTheEndOfOneAnswerAlone) {
     }
     return text;
   };
-  for (const long failures : {1L, ScarceMemory::kAll}) {
-    bool was_met = true;
-    for (long spare = 0; was_met; ++spare) {
-      {
-        const ScarceMemory scarce(spare, failures);
-        ask_all();
-        was_met = scarce.was_met();
-      }
-      ASSERT_NE(ask_all().find("a line"), std::string::npos) << "after allocation " << spare << ", of " << failures;
-    }
-  }
+  lockstep::testing::expect_service_after_each_shortage(ask_all,
+                                                        [&] { return ask_all().find("a line") != std::string::npos; });
 }
 
 // What `lockstep inspect` asks for; the answer is another launcher's, and may come late or never.
@@ -300,6 +292,56 @@ TEST_F(RunServerTest, IsGoneWithItsRun) {
   server_.reset();
   const auto runs = find_runs();
   EXPECT_TRUE(std::none_of(runs.begin(), runs.end(), [&](const FoundRun& run) { return run.socket == name; }));
+}
+
+// A server of metrics and its clients, by the real kernel.
+
+class MetricsServerTest : public ::testing::Test {
+ protected:
+  // As the launcher's console has it.
+  void SetUp() override { signal(SIGPIPE, SIG_IGN); }
+
+  UniqueFd connect() const { return net::tcp_connect_once(server_.address(), Deadline::after(kPatience)); }
+  // What the server says to this until it closes the connection.
+  static std::string answer_to(const UniqueFd& fd, std::string_view request) {
+    try {
+      net::send_all(fd.get(), std::string(request), Deadline::after(kPatience));
+    } catch (const net::ConnectionClosed&) {
+    }
+    return read_until(fd.get(), "never");
+  }
+
+  MetricsServer server_{{"127.0.0.1", 0}, [] { return LiveReport{.facts = {.run_id = "run-1", .world_size = 4}}; }};
+};
+
+TEST_F(MetricsServerTest, AnswersARequestThatComesInPieces) {
+  const UniqueFd fd = connect();
+  for (const char* const piece : {"GET /met", "rics HTTP/1.1\r\nHost: here\r\n", "Accept: */*\r\n"}) {
+    net::send_all(fd.get(), std::string(piece), Deadline::after(kPatience));
+  }
+  const std::string answer = answer_to(fd, "\r\n");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_NE(answer.find("\nlockstep_world_size{run=\"run-1\"} 4\n"), std::string::npos) << answer;
+}
+
+TEST_F(MetricsServerTest, WhoSaysNothingOrTooMuchKeepsNobodyFromAnAnswer) {
+  const UniqueFd silent = connect(), gone = connect();
+  EXPECT_EQ(answer_to(connect(), std::string(16 * 1024, 'x')), "(closed)");
+  net::send_all(gone.get(), std::string("GET / HTTP/1.1\r\n"), Deadline::after(kPatience));
+  EXPECT_TRUE(answer_to(connect(), "GET /favicon.ico HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+}
+
+// Who scrapes must not end the launcher, and with it the job: whatever allocation of its thread fails, once or until
+// that scrape is over, the next one is answered.
+TEST_F(MetricsServerTest, NoMemoryIsTheEndOfOneScrapeAlone) {
+  if (!ScarceMemory::kIsPossible) GTEST_SKIP() << ScarceMemory::kWhyNot;
+  const auto scrape = [this] { return answer_to(connect(), "GET /metrics HTTP/1.1\r\n\r\n"); };
+  lockstep::testing::expect_service_after_each_shortage(scrape,
+                                                        [&] { return scrape().starts_with("HTTP/1.1 200 OK\r\n"); });
+}
+
+TEST_F(MetricsServerTest, APortThatIsTakenIsAnError) {
+  EXPECT_THROW(MetricsServer(server_.address(), [] { return LiveReport{}; }), SystemError);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/placement/rank_count.h"
-
+// How many ranks a host gets, and which GPUs they come to see.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -8,6 +8,12 @@
 #include <optional>
 #include <string>
 
+#include "launcher/flags/flag_values.h"
+#include "launcher/placement/contract.h"
+#include "launcher/placement/gpu_choice.h"
+#include "launcher/placement/rank_count.h"
+#include "launcher/placement/seen_gpus.h"
+#include "launcher/placement/shared_gpu.h"
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/messages.h"
@@ -107,6 +113,129 @@ TEST(Crowd, IsOfMoreThreadsThanCoresAndSaysWhatLeavesNone) {
     page += describe_crowd(crowd) + "\n";
   }
   lockstep::testing::expect_message("launcher", "crowds", page);
+}
+
+// --devices and --oversubscribe-gpu: what the ranks come to see.
+
+using lockstep::testing::expect_message;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
+
+const std::vector<SeenGpu> kFour = {
+    {"GPU-aa11", "H200"}, {"GPU-aa22", "H200"}, {"GPU-bb33", "H200"}, {"GPU-cc44", "H200"}};
+
+std::string chosen(const std::string& devices, const std::vector<SeenGpu>& seen = kFour,
+                   const std::optional<std::string>& inherited = {}) {
+  return visible_devices_of_ranks(parse_devices(devices).value(), seen, inherited);
+}
+
+TEST(Devices, AreIndicesOrUuids) {
+  EXPECT_THAT(*parse_devices("0,3"), ElementsAre("0", "3"));
+  EXPECT_THAT(*parse_devices(" 1 , GPU-5f,MIG-7"), ElementsAre("1", "GPU-5f", "MIG-7"));
+  for (const auto* wrong : {"", ",", "0,", ",1", "-1", "0-3", "all", "cuda:0", "1.5", "GPU-", "MIG-", "0 1", "99999",
+                            "0x1", "99999999999999999999"}) {
+    EXPECT_FALSE(parse_devices(wrong)) << wrong;
+  }
+}
+
+TEST(Devices, IndicesCountWhatIsVisible) {
+  EXPECT_EQ(chosen("3,0"), "3,0");
+  EXPECT_EQ(chosen("1,0", kFour, "4,5,6,7"), "5,4");
+  EXPECT_EQ(chosen("1", kFour, "GPU-aa11, GPU-aa22,2,3"), "GPU-aa22");
+}
+
+TEST(Devices, UuidsMayBeCutShort) {
+  EXPECT_EQ(chosen("GPU-cc44,GPU-b"), "GPU-cc44,GPU-bb33");
+  EXPECT_EQ(chosen("GPU-cc,0"), "GPU-cc44,GPU-aa11") << "CUDA wants one form in all entries";
+  EXPECT_EQ(chosen("MIG-1"), "MIG-1") << "a part of a GPU is not in the list";
+  // The driver says GPU- of a part too, and knows it by MIG- only.
+  const std::vector<SeenGpu> parts = {{"GPU-5f01", "H200 MIG 1g.18gb"}, {"GPU-5f02", "H200 MIG 1g.18gb"}};
+  EXPECT_EQ(chosen("GPU-5f02,0", parts, "MIG-5f01,MIG-5f02"), "MIG-5f02,MIG-5f01");
+}
+
+TEST(Devices, WhatIsNotHereOrComesTwiceIsNamedAndMoreRanksThanGpusWantTheFlag) {
+  std::string page;
+  for (const char* const devices : {"0,4", "GPU-dd", "GPU-aa", "1,1", "1,GPU-aa22", "MIG-1,MIG-1"}) {
+    page += error_of([&] { chosen(devices); }) + "\n";
+  }
+  page += error_of([] { chosen("2", {kFour[0]}, "7"); }) + "\n";
+  // Where nobody could ask a driver the number counts.
+  const std::vector<SeenGpu> two(2);
+  EXPECT_EQ(chosen("1,0", two), "1,0");
+  EXPECT_EQ(chosen("GPU-5f", two), "GPU-5f");
+  page += error_of([&] { chosen("2", two); }) + "\n";
+  const std::vector<std::string> devices = {"0", "3"};
+  require_a_gpu_each(2, devices, false);
+  require_a_gpu_each(1, devices, false);
+  require_a_gpu_each(8, {}, false);
+  require_a_gpu_each(4, devices, true);
+  page += error_of([&] { require_a_gpu_each(3, devices, false); }) + "\n";
+  page += error_of([&] { require_a_gpu_each(2, {"0"}, false); }) + "\n";
+  expect_message("launcher", "refusals", page);
+}
+
+TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {
+  Contract contract;
+  contract.hosts = {{.name = "a", .ranks = 2}};
+  contract.run_id = "run-7";
+  contract.share_gpus = true;
+  Environment inherited;
+  inherited.set("NCCL_ALGO", "Tree");
+  inherited.set("NCCL_NET_PLUGIN", "");     // set is set
+  inherited.set("NCCL_HOSTID", "node-17");  // by which all ranks were one host
+  inherited.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
+  const auto first = rank_environment(inherited, contract, 0);
+  const auto second = rank_environment(inherited, contract, 1);
+  EXPECT_THAT(first, Contains("NCCL_HOSTID=run-7-rank0"));
+  EXPECT_THAT(second, Contains("NCCL_HOSTID=run-7-rank1"));
+  for (const auto* entry :
+       {"LOCKSTEP_OVERSUBSCRIBE_GPU=1", "NCCL_NET=Socket", "NCCL_SOCKET_IFNAME==lo", "NCCL_RAS_ENABLE=0",
+        "NCCL_PROTO=Simple", "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_ALGO=Tree", "NCCL_NET_PLUGIN="}) {
+    EXPECT_THAT(second, Contains(entry));
+  }
+  contract.share_gpus = false;
+  EXPECT_THAT(rank_environment(inherited, contract, 0), Not(Contains("NCCL_NET=Socket")));
+}
+
+TEST(SharedGpu, AVariableThatWinsIsSaid) {
+  Environment site({{"NCCL_NET", "IB"},
+                    {"NCCL_ALGO", "Ring"},  // as wanted
+                    {"NCCL_HOSTID", "node-17"},
+                    {"LOCKSTEP_OVERSUBSCRIBE_GPU", "0"}});
+  const auto said = variables_that_win(site);
+  ASSERT_EQ(said.size(), 1u);
+  expect_message("launcher", "it", said.front());
+  EXPECT_TRUE(variables_that_win({}).empty());
+}
+
+TEST(Devices, BecomeTheRanksVariable) {
+  Contract contract;
+  Environment inherited;
+  inherited.set("CUDA_VISIBLE_DEVICES", "4,5");
+  EXPECT_THAT(rank_environment(inherited, contract, 0), Contains("CUDA_VISIBLE_DEVICES=4,5"));
+  contract.visible_devices = "5";
+  EXPECT_THAT(rank_environment(inherited, contract, 0), Contains("CUDA_VISIBLE_DEVICES=5"));
+}
+
+HelperResult said(const std::string& out) { return {.ending = ExitStatus{}, .out = out, .err = {}}; }
+
+TEST(SeenGpus, AreReadFromTheProbe) {
+  const auto two = read_gpus("/x/probe", said(R"({"devices": [{"name": "cpu"}, {"name": "cuda:0", "uuid": "GPU-1",
+      "gpu": "H200"}, {"name": "cuda:1", "uuid": "GPU-2", "gpu": "H200"}]})"));
+  ASSERT_EQ(two.gpus.size(), 2u);
+  EXPECT_EQ(two.gpus[1].uuid, "GPU-2");
+  EXPECT_EQ(two.reason, "");
+  EXPECT_EQ(read_gpus("/x/probe", said(R"({"devices": [{"name": "cpu"}], "no_gpu": "no driver"})")).reason,
+            "no driver");
+}
+
+TEST(SeenGpus, AProbeThatFailsIsAReason) {
+  for (const auto& result : {said(""), said("[]"), said(R"({"devices": [{"name": 3}]})"), HelperResult{}}) {
+    const std::string reason = read_gpus("/x/probe", result).reason;
+    EXPECT_NE(reason.find(result.ending ? "can't be used" : "no answer within"), std::string::npos) << reason;
+    EXPECT_NE(reason.find("/x/probe"), std::string::npos) << reason;
+  }
 }
 
 }  // namespace

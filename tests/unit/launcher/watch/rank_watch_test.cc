@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is stopped, and who is missing at the start: as state machines, and of real processes.
-#include "launcher/watch/rank_watch.h"
-
+// Who is stopped, who is missing at the start, and who is slow: as state machines, and of real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +10,8 @@
 
 #include "launcher/base/system.h"
 #include "launcher/process/process_table.h"
+#include "launcher/watch/rank_watch.h"
+#include "launcher/watch/slow_rank.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::launcher::rank_watch_test {
@@ -246,6 +246,22 @@ TEST(MissingText, OfAnotherHostSaysWhichHostOrHowTheRankEnded) {
   EXPECT_THAT(describe_missing({.present = 1, .missing = {1, 2}, .waited = 10s}, hosts, {}, std::vector{end}),
               HasSubstr("1 of 3 ranks has waited for 10 s in init_process_group; missing: rank 1 of host b (node rank "
                         "1); rank 2 (host b, pid 77) exited with code 3 before it came"));
+}
+
+TEST(SlowRank, IsSaidOnceAndAgainAfterAWhileOrForAnotherCause) {
+  SlowRank slow;
+  const SlowRank::Time begin{};
+  const Straggler data{.rank = 3, .host = "b", .share = 0.14, .cause = Phase::data};
+  const Straggler forward{.rank = 3, .host = "b", .share = 0.2, .cause = Phase::forward};
+  EXPECT_EQ(slow.look(std::nullopt, begin), "");
+  EXPECT_EQ(slow.look(data, begin), "rank 3 (host b) costs 14 % of every step: data");
+  EXPECT_EQ(slow.look(data, begin + 9min), "");
+  EXPECT_EQ(slow.look(forward, begin + 59s), "");
+  EXPECT_EQ(slow.look(forward, begin + 1min), "rank 3 (host b) costs 20 % of every step: forward");
+  EXPECT_EQ(slow.look(data, begin + 90s), "");
+  EXPECT_EQ(slow.look(std::nullopt, begin + 5min), "");
+  EXPECT_EQ(slow.look(forward, begin + 10min), "");
+  EXPECT_EQ(slow.look(forward, begin + 11min), "rank 3 (host b) costs 20 % of every step: forward");
 }
 
 }  // namespace

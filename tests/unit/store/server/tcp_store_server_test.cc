@@ -172,15 +172,6 @@ TEST_F(TcpStoreServerTest, WaitsForNobodyAtItsEndWhoHasNotProvedHimselfAndNamesH
   EXPECT_TRUE(server_->wait_until_idle(soon()));
 }
 
-TEST_F(TcpStoreServerTest, IsIdleWhenTheLastClientHasGone) {
-  serve({});
-  EXPECT_FALSE(server_->wait_until_idle(Deadline::after(milliseconds(10))));
-  std::thread leaver([&] { store_.reset(); });
-  EXPECT_TRUE(server_->wait_until_idle(soon()));
-  leaver.join();
-  EXPECT_TRUE(server_->wait_until_idle(soon()));
-}
-
 TEST_F(TcpStoreServerTest, StopsListeningAndServesWhoIsThere) {
   TcpStore& client = serve({});
   EXPECT_EQ(client.add("n", 1), 1);
@@ -412,18 +403,11 @@ TEST_F(TcpStoreServerTest, OneClientsMemoryThatIsLackingIsItsOwnFault) {
       }
     }
   };
-  for (const long failures : {1L, 2L, ScarceMemory::kAll}) {
-    bool was_met = true;
-    for (long spare = 0; was_met; ++spare) {
-      {
-        const ScarceMemory scarce(spare, failures);
-        ask();
-        was_met = scarce.was_met();
-      }
-      ASSERT_EQ(store.get("kept", soon()), "value") << "after allocation " << spare << ", of " << failures;
-      ask();
-    }
-  }
+  lockstep::testing::expect_service_after_each_shortage(ask, [&] {
+    const bool is_served = store.get("kept", soon()) == "value";
+    ask();
+    return is_served;
+  });
   EXPECT_EQ(log_.count("closes the connections of all clients"), 0u);
 }
 
