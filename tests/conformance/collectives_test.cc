@@ -108,14 +108,5 @@ TEST_P(Collectives, Setup) {
   on_every_rank([](ProcessGroup& group, Memory) { check_setup(group); });
 }
 
-// What a note comes to depends on how many say it, and in each backend it travels another way.
-TEST(Notes, OfFourAndEightRanksComeToTheSame) {
-  for (const int ranks : {4, 8}) {
-    run_ranks(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
-      check_notes(*group, group->device().kind == DeviceKind::cpu ? Memory::user : Memory::device);
-    });
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::testing::collectives_test

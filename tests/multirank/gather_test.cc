@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/nn/nn.h"
+#include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/weights.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"

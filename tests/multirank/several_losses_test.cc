@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several modules, losses and backwards in a step, over any number of ranks: as in one process, or an error.
+// Several modules, losses and backwards in a step, over any number of ranks: as in one process.
 #include <string>
 
 #include "lockstep/autograd/ops.h"
@@ -8,7 +8,6 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
-#include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing::several_losses_test {
@@ -93,43 +92,6 @@ TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
       });
     }
   }
-}
-
-TEST(SeveralLosses, OfOneForwardTakeOneBackward) {
-  const auto outcome_of_the_second = [](bool has_weight) {
-    std::string outcome;
-    run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
-      Player net(2, 5);
-      DistributedDataParallel ddp(net, group);
-      const Tensor y = ddp(normal_rows(1));
-      const Tensor one = mean(y), two = scale(mean(y), 2.0f);
-      ddp.backward(one);
-      if (has_weight) ddp.set_weight(kRows);
-      outcome = outcome_of([&] { ddp.backward(two); });
-    });
-    return outcome;
-  };
-  expect_text(outcome_of_the_second(false),
-              {"InvalidArgument: ", "no forward went through this object since the last backward"});
-  // Past that refusal, the tape that both share has gone.
-  expect_text(outcome_of_the_second(true), {"InvalidArgument: ", "was freed at", "by an earlier backward"});
-}
-
-// A gradient is numbers, not a part of a tape: a penalty on it would have a gradient of nothing.
-TEST(GradientPenalty, IsRefusedForAGradientHasNoTape) {
-  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
-    Player net(1, 5);
-    DistributedDataParallel ddp(net, group);
-    const Tensor x = normal_rows(1);
-    x.set_requires_grad();
-    ddp.backward(mean(ddp(x)));
-    ASSERT_TRUE(x.has_grad());
-    const Tensor penalty = mean(mul(x.grad(), x.grad()));
-    ddp(normal_rows(1));
-    expect_text(outcome_of([&] { ddp.backward(penalty); }),
-                {"InvalidArgument: ", "the loss depends on no tensor that requires a gradient",
-                 "Gradients themselves have no graph"});
-  });
 }
 
 }  // namespace

@@ -117,32 +117,43 @@ std::vector<std::int64_t> steps_in(const fs::path& folder) {
   return steps;
 }
 
-TEST(BestSnapshots, TheLowestValuesAreKeptBesideTheNewest) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(evaluate_each(2, folder / "run", {5, 3, 4, 9, kNan, 3, 2.5, 8}, {.keep = 1, .keep_best = 2}),
-              ElementsAre(true, true, true, false, false, true, true, false));
-  // 3 of step 2 is better than 3 of step 6: it came first.
-  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(2, 7));
-}
-
-TEST(BestSnapshots, TheHighestWhereTheOptionsSaySo) {
-  const TemporaryFolder folder;
+TEST(BestSnapshots, AreKeptForTheirValuesBesideTheNewest) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(evaluate_each(1, folder / "run", {0.5, 0.25, kInfinity, 0.75},
-                            {.keep = 1, .keep_best = 2, .higher_is_better = true}),
-              ElementsAre(true, true, true, true));
-  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(3, 4));
-}
-
-TEST(BestSnapshots, ASnapshotThatIsThereIsKeptForItsValue) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(evaluate_each(2, folder / "run", {1, 2, 3, 4, 5, 6}, {.every = 2, .keep = 1, .keep_best = 1}),
-              ElementsAre(true, false, false, false, false, false));
-  EXPECT_THAT(steps_in(folder / "run"), ElementsAre(1, 6));
-  const TemporaryFolder other;
-  EXPECT_THAT(evaluate_each(2, other / "run", {6, 1, 5, 4}, {.every = 2, .keep = 1, .keep_best = 1}),
-              ElementsAre(true, true, false, false));
-  EXPECT_THAT(steps_in(other / "run"), ElementsAre(2, 4));
+  struct Case {
+    const char* name;
+    std::vector<double> values;
+    SnapshotOptions options;
+    std::vector<bool> are_best;
+    std::vector<std::int64_t> kept;
+  };
+  for (const Case& one : {
+           // 3 of step 2 is better than 3 of step 6: it came first.
+           Case{"the lowest",
+                {5, 3, 4, 9, kNan, 3, 2.5, 8},
+                {.keep = 1, .keep_best = 2},
+                {true, true, true, false, false, true, true, false},
+                {2, 7}},
+           Case{"the highest",
+                {0.5, 0.25, kInfinity, 0.75},
+                {.keep = 1, .keep_best = 2, .higher_is_better = true},
+                {true, true, true, true},
+                {3, 4}},
+           Case{"none of those that were saved anyway",
+                {1, 2, 3, 4},
+                {.every = 2, .keep = 1, .keep_best = 1},
+                {true, false, false, false},
+                {1, 4}},
+           Case{"one that was saved anyway",
+                {6, 1, 5, 4},
+                {.every = 2, .keep = 1, .keep_best = 1},
+                {true, true, false, false},
+                {2, 4}},
+       }) {
+    SCOPED_TRACE(one.name);
+    const TemporaryFolder folder;
+    EXPECT_EQ(evaluate_each(2, folder / "run", one.values, one.options), one.are_best);
+    EXPECT_EQ(steps_in(folder / "run"), one.kept);
+  }
 }
 
 TEST(BestSnapshots, CountOverStartsAndWhatHasNoValueIsNone) {

@@ -219,19 +219,6 @@ TEST(Snapshots, ASecondJobInTheFolderIsRefused) {
   });
 }
 
-TEST(Snapshots, ABitThatFlippedInAnyFileCostsThatSnapshotAlone) {
-  const TemporaryFolder whole;
-  const Outcome undisturbed = run(2, whole / "run", kSteps);
-  for (const char* name : {"manifest.json", "model.safetensors", "optimizer.safetensors"}) {
-    const TemporaryFolder folder;
-    run(2, folder / "run", 10);
-    damage(folder / "run" / kStep8 / name);
-    const Outcome last = run(2, folder / "run", kSteps);
-    EXPECT_EQ(last.restored, 4) << name;
-    EXPECT_EQ(last.weights, undisturbed.weights) << name;
-  }
-}
-
 TEST(Snapshots, AModelOfAnotherSizeIsNamed) {
   const TemporaryFolder folder;
   run(2, folder / "run", 5);

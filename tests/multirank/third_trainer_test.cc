@@ -97,24 +97,6 @@ TEST(ThirdTrainer, LearnsTheMeanOfUnevenShardsAndTellsTheLossOfAllRanks) {
   });
 }
 
-TEST(ThirdTrainer, AddsUpMicroBatches) {
-  run_ranks(3, [](const Group& group) {
-    MeanOfRows model(group, 5);
-    {
-      const NoSync local = model.trainer().no_sync(true);
-      model.backward({});
-      for (const float x : rows_of(group->rank())) model.backward({x});
-    }
-    model.backward({});
-    EXPECT_EQ(model.trainer().last_weight(), 3);
-    model.update();
-    EXPECT_NEAR(model.w(), 15, 1e-4);
-    model.backward({});
-    const NoSync local = model.trainer().no_sync(true);
-    expect_text(error_of([&] { model.backward({}); }), {"'w' still has the gradient of an earlier step"});
-  });
-}
-
 TEST(ThirdTrainer, TellsTheOthersOfAFailure) {
   run_ranks(2, [](const Group& group) {
     const auto train = [&] { MeanOfRows(group, 5).backward({1}, group->rank() == 1); };

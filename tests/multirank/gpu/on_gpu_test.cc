@@ -277,20 +277,6 @@ TEST_F(OnBusyGpu, MemoryOfBatchesThatAreOverIsBounded) {
   EXPECT_LE(runtime_.memory(kGpu).used_bytes, before + (1 << 20)) << "all of it has gone back";
 }
 
-// A bucket leaves before the last gradient is there.
-TEST(OnGpu, CommunicationBeginsBeforeBackwardEnds) {
-  run_ranks(2, [](const Group& group) {
-    Job job(group);
-    for (std::int64_t k = 0; k < 6; ++k) job.step(k);
-    const trace::StepRecord& record = job.ddp.last_step();
-    ASSERT_GE(record.step, 0);
-    ASSERT_GE(record.buckets.size(), 3u);
-    for (std::size_t bucket = 0; bucket + 1 < record.buckets.size(); ++bucket) {
-      EXPECT_LT(record.buckets[bucket].gradients_ready, record.gradients_ready) << bucket;
-    }
-  });
-}
-
 // The kernel leaves the index out; the host hears of it a few steps later, and every rank does.
 TEST(OnGpu, AnIndexOutOfRangeIsNamedAFewStepsLater) {
   const std::string text = error_of<Error>([] {
