@@ -158,7 +158,7 @@ struct Branches : nn::Module {
   }
 };
 
-// Each rank's rows in each micro-batch, and what its forward takes in each step.
+// Each rank's rows in each micro-batch, and what its forward takes in it.
 struct BranchSteps {
   std::vector<std::int64_t> counts;
   int micro_batches = 1;
@@ -169,10 +169,10 @@ struct BranchSteps {
     const auto seed = static_cast<std::uint64_t>((step * 2 + micro_batch) * 8 + rank);
     return random_tensor({counts[static_cast<std::size_t>(rank)], 4}, seed);
   }
-  bool takes_head(int step, int rank) const { return rank == rank_with_rows(step); }
-  bool takes_side(int step, int rank) const { return rank == rank_with_rows(step + 1); }
-  int rank_with_rows(int step) const {
-    int rank = step % ranks();
+  bool takes_head(int step, int micro_batch, int rank) const { return rank == rank_with_rows(step + micro_batch); }
+  bool takes_side(int step, int micro_batch, int rank) const { return rank == rank_with_rows(step + micro_batch + 1); }
+  int rank_with_rows(int number) const {
+    int rank = number % ranks();
     while (counts[static_cast<std::size_t>(rank)] == 0) rank = (rank + 1) % ranks();
     return rank;
   }
@@ -181,12 +181,13 @@ struct BranchSteps {
     Branches net;
     for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       std::vector<at::Tensor> inputs;
-      for (int r = 0; r < ranks(); ++r) inputs.push_back(net.before(input(step, micro_batch, r), takes_side(step, r)));
+      for (int r = 0; r < ranks(); ++r)
+        inputs.push_back(net.before(input(step, micro_batch, r), takes_side(step, micro_batch, r)));
       const std::vector<at::Tensor> outputs = net.trunk(at::cat(inputs)).split_with_sizes(counts);
       at::Tensor loss = at::zeros({});
       for (int r = 0; r < ranks(); ++r) {
         const at::Tensor& rows = outputs[static_cast<std::size_t>(r)];
-        loss = loss + net.after(rows, takes_head(step, r)).sin().square().sum() / 3;
+        loss = loss + net.after(rows, takes_head(step, micro_batch, r)).sin().square().sum() / 3;
       }
       (loss / static_cast<double>(all_rows() * micro_batches)).backward();
     }
@@ -199,11 +200,8 @@ struct BranchSteps {
     for (int step = 0; step < 4; ++step) {
       net.zero_grad(true);
       const auto backward = [&](int micro_batch) {
-        ddp(input(step, micro_batch, rank), takes_side(step, rank), takes_head(step, rank))
-            .sin()
-            .square()
-            .mean()
-            .backward();
+        const bool side = takes_side(step, micro_batch, rank), head = takes_head(step, micro_batch, rank);
+        ddp(input(step, micro_batch, rank), side, head).sin().square().mean().backward();
       };
       for (int i = 0; i + 1 < micro_batches; ++i) {
         const auto local = ddp.no_sync();
