@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace nn = ::torch::nn;
 namespace optim = ::torch::optim;
 
-constexpr std::int64_t kSamples = 36, kSteps = 12;
+constexpr std::int64_t kSamples = 20, kSteps = 12;
 
 struct Net : nn::Module {
   explicit Net(double dropout_of = 0) : dropout(register_module("dropout", nn::Dropout(dropout_of))) {}
@@ -126,78 +126,19 @@ const std::map<std::string, MakeOptimizer>& optimizers() {
   return all;
 }
 
+// The first step after a start has fewer rows than the very first: gradients are counted in what that one had.
 TEST(Snapshots, EveryOptimizerGoesOnWithTheSameBits) {
   for (const auto& [name, make] : optimizers()) {
     for (const int ranks : {1, 3}) {
       const TemporaryFolder whole, parts;
-      const RunOptions options{.ranks = ranks,
-                               .dropout = ranks == 1 ? 0.3 : 0};  // torch's generator is one for all threads
+      // Torch's generator is one for all threads.
+      const RunOptions options{.ranks = ranks, .dropout = ranks == 1 ? 0.3 : 0};
       const Outcome undisturbed = run(options, whole / "run", kSteps, make);
       EXPECT_EQ(run(options, parts / "run", 5, make).restored, std::nullopt);
       EXPECT_EQ(run(options, parts / "run", 7, make).restored, 3);
       const Outcome last = run(options, parts / "run", kSteps, make);
       EXPECT_EQ(last.restored, 6);
       expect_equal(last.state, undisturbed.state, name);
-    }
-  }
-}
-
-// What a batch of 13 rows in batches of 8 weighs: another in each step of an epoch.
-enum class Weights { rows, tokens, micro_batches };
-
-std::vector<at::Tensor> run_of_uneven_batches(int ranks, const fs::path& folder, std::int64_t stop, Weights weights) {
-  std::vector<at::Tensor> state;
-  run_torch_ranks(ranks, [&](const Group& group) {
-    nn::Sequential net(nn::Linear(6, 8), nn::Tanh(), nn::Linear(8, 2));
-    initialize(*net, 3);
-    libtorch::DistributedDataParallel ddp(net, group);
-    optim::SGD optimizer(ddp.parameters(), optim::SGDOptions(0.1));
-    const at::Tensor x = at::linspace(-1, 1, 13 * 6).sin().view({13, 6});
-    libtorch::GlobalBatchSampler sampler(13, *group, {.global_batch = 8, .seed = 2});
-    libtorch::Snapshots snapshots(folder, ddp, {.every = 1});
-    snapshots.add("optimizer", optimizer);
-    snapshots.add("data", sampler);
-    snapshots.restore();
-    const auto backward = [&](const at::Tensor& batch) {
-      const at::Tensor loss = (ddp(batch) - batch.slice(1, 0, 2)).square().mean();
-      if (weights == Weights::tokens) ddp.set_weight((7 * ddp.steps() + 3 * group->rank()) % 11 + 1);
-      loss.backward();
-    };
-    while (ddp.steps() < stop) {
-      sampler.reset();
-      while (const auto indices = sampler.next(8)) {
-        const at::Tensor batch =
-            x.index_select(0, at::tensor(std::vector<std::int64_t>(indices->begin(), indices->end())));
-        optimizer.zero_grad();
-        if (weights == Weights::micro_batches) {
-          const auto local = ddp.no_sync();
-          backward(batch.slice(0, 0, 1 + ddp.steps() % 3));
-        }
-        backward(weights == Weights::micro_batches ? batch.slice(0, 1 + ddp.steps() % 3) : batch);
-        optimizer.step();
-        snapshots.step();
-        snapshots.wait();
-        if (ddp.steps() == stop) break;
-      }
-    }
-    if (group->rank() != 0) return;
-    for (const at::Tensor& tensor : net->parameters()) state.push_back(tensor.detach().clone());
-  });
-  return state;
-}
-
-// Gradients are counted in what the first batch of all weighs, wherever a run begins, at another number of ranks too.
-TEST(Snapshots, ARunThatIsResumedWithAnotherWeightHasTheSameBits) {
-  for (const Weights weights : {Weights::rows, Weights::tokens, Weights::micro_batches}) {
-    for (const int ranks : {1, 2, 3}) {
-      const TemporaryFolder whole, parts;
-      const auto go_on = [&](const TemporaryFolder& folder, std::int64_t stop) {
-        return run_of_uneven_batches(stop == 1 ? 2 : ranks, folder / "run", stop, weights);
-      };
-      go_on(whole, 1);
-      for (const std::int64_t stop : {1, 2, 5}) go_on(parts, stop);
-      expect_equal(go_on(parts, 7), go_on(whole, 7),
-                   std::to_string(static_cast<int>(weights)) + ", " + std::to_string(ranks) + " ranks");
     }
   }
 }
