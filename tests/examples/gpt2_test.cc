@@ -111,19 +111,8 @@ TEST_F(Gpt2Program, ReadsTokenFilesOneBehindTheOther) {
   folder_.write("train_0.bin", token_file(cycle(400, 50000)));
   folder_.write("train_1.bin", token_file(cycle(100, 300)));
   folder_.write("val.bin", token_file(cycle(50, 50000)));
-  const std::vector<std::string> flags{"--data",
-                                       file("train_0.bin"),
-                                       file("train_1.bin"),
-                                       "--batch-tokens",
-                                       "64",
-                                       "--validation",
-                                       file("val.bin"),
-                                       "--rows",
-                                       "1",
-                                       "--steps",
-                                       "4",
-                                       "--warmup",
-                                       "1"};
+  std::vector<std::string> flags{"--batch-tokens", "64", "--rows", "1", "--steps", "4", "--warmup", "1"};
+  flags.insert(flags.end(), {"--data", file("train_0.bin"), file("train_1.bin"), "--validation", file("val.bin")});
   expect_same_losses(flags, 5);
   const Result result = run(command(0, flags));
   // 399 and 99 targets are 24 and 6 rows.
