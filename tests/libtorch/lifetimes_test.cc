@@ -8,9 +8,11 @@
 #include <functional>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
+#include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
-#include "tests/libtorch/common.h"
+#include "tests/libtorch/small_net.h"
 #include "tests/support/warnings.h"
 
 namespace lockstep::testing::lifetimes_test {
@@ -27,12 +29,6 @@ struct Net : nn::Module {
   };
   at::Tensor forward(const at::Tensor& x) { return body(*this, x); }
 };
-
-at::Tensor rows(int rank, std::int64_t count) {
-  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
-}
-
-libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
 
 // Activation checkpointing by hand: forward without a graph, and in backward again with one.
 struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
@@ -70,7 +66,7 @@ Tensors gradients_alone(bool twice) {
     if (twice) y = at::tanh(it.b(y));
     return it.c(y);
   };
-  net.forward(at::cat({rows(0, 5), rows(1, 2)})).square().mean().backward();
+  squares(net.forward(at::cat({rows(0, 5), rows(1, 2)}))).backward();
   return gradients_of(net);
 }
 
@@ -79,17 +75,14 @@ TEST(Checkpointing, ByHandChangesNothing) {
     for (const bool overlap : {false, true}) {
       if (twice && overlap) continue;
       const Tensors wanted = gradients_alone(twice);
-      run_torch_ranks(2, [&](const Group& group) {
-        Net net;
-        initialize(net, 1);
+      auto options = many_buckets();
+      options.overlap = overlap;
+      on_ranks<Net>(2, options, [&](auto& net, auto& ddp) {
         std::vector<Checkpoint::Part> parts;
         checkpointed(net, parts, twice);
-        auto options = many_buckets();
-        options.overlap = overlap;
-        libtorch::DistributedDataParallel ddp(net, group, options);
         for (int step = 0; step < 3; ++step) {
           net.zero_grad(step == 1);
-          ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2)).square().mean().backward();
+          squares(ddp(rows(ddp.group()->rank(), ddp.group()->rank() == 0 ? 5 : 2))).backward();
           EXPECT_EQ(ddp.steps(), step + 1) << "the inner backwards end no step";
           expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
         }
@@ -105,7 +98,7 @@ TEST(Checkpointing, OfAPartTwiceSaysWhatToSet) {
     checkpointed(net, parts, true);
     const std::string text = outcome_of([&] {
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-      ddp(rows(0, 2)).square().mean().backward();
+      squares(ddp(rows(0, 2))).backward();
     });
     // Whoever is second hears of the first.
     expect_text(text, {"got a second gradient in one backward", "DdpOptions::overlap"});
@@ -120,35 +113,6 @@ struct Thrower : ::torch::autograd::Function<Thrower> {
   }
 };
 
-TEST(Exceptions, InBackwardReachEveryRankAndStay) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
-    const auto body = net.body;
-    // Rank 0 may hear of it before it has left step 0, or in step 1.
-    const std::string text = outcome_of([&] {
-      step();
-      if (group->rank() == 1) {
-        net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
-      }
-      step();
-    });
-    const auto expect_told = [](const std::string& told) {
-      expect_text(told,
-                  {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program"});
-    };
-    if (group->rank() == 1) {
-      EXPECT_EQ(text, "exception: no more luck");
-    } else {
-      expect_told(text);
-    }
-    net.body = body;
-    expect_told(outcome_of(step));
-    expect_told(outcome_of([&] { ddp.step_without_data(); }));
-  });
-}
-
 at::Tensor fail(Net&, const at::Tensor&) { throw std::domain_error("no more luck"); }
 
 // Rank 1 fails in its second step, which is caught there or not. Returns what rank 0 hears of it.
@@ -159,7 +123,7 @@ std::string heard_when(const std::function<void(Net&)>& change, bool is_caught) 
       Net net;
       const auto body = net.body;
       const auto train = [&](auto& ddp, int steps) {
-        for (int i = 0; i < steps; ++i) ddp(rows(group->rank(), 2)).square().mean().backward();
+        for (int i = 0; i < steps; ++i) squares(ddp(rows(group->rank(), 2))).backward();
       };
       if (group->rank() == 0) {
         // It may hear of it while it still makes its own.
@@ -173,9 +137,10 @@ std::string heard_when(const std::function<void(Net&)>& change, bool is_caught) 
       train(ddp, 1);
       change(net);
       if (!is_caught) return train(ddp, 1);
-      expect_text(outcome_of([&] { train(ddp, 1); }), {"no more luck"});
+      EXPECT_EQ(outcome_of([&] { train(ddp, 1); }), "exception: no more luck");
       net.body = body;
       expect_text(outcome_of([&] { train(ddp, 1); }), {"PeerLost", "rank 1"});
+      expect_text(outcome_of([&] { ddp.step_without_data(); }), {"PeerLost", "rank 1"});
     });
   });
   EXPECT_EQ(thrown.find("no more luck") == thrown.npos, is_caught) << thrown;
@@ -187,15 +152,17 @@ TEST(Exceptions, InAForwardThatUnwindReachEveryRank) {
               {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
 }
 
-TEST(Exceptions, OfAHookBeforeTheFirstGradientReachEveryRank) {
-  const auto hook = [](Net& net) {
-    net.body = [](Net& it, const at::Tensor& x) {
-      const at::Tensor y = it.c(it.b(it.a(x)));
-      y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
-      return y;
-    };
+TEST(Exceptions, InBackwardOrInAHookBeforeTheFirstGradientReachEveryRankAndStay) {
+  const auto in_backward = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
+  const auto in_hook = [](Net& it, const at::Tensor& x) {
+    const at::Tensor y = it.c(it.b(it.a(x)));
+    y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
+    return y;
   };
-  expect_text(heard_when(hook, true), {"PeerLost", "rank 1 (host ", "failed in the backward of step 1"});
+  for (const decltype(Net::body)& body : {decltype(Net::body)(in_backward), decltype(Net::body)(in_hook)}) {
+    expect_text(heard_when([&](Net& net) { net.body = body; }, true),
+                {"PeerLost", "rank 1 (host ", "failed in the backward of step 1: an exception of the program"});
+  }
 }
 
 TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
@@ -215,11 +182,9 @@ TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
 }
 
 TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
-  run_torch_ranks(2, [](const Group& group) {
-    Net net;
-    libtorch::DistributedDataParallel ddp(net, group);
+  on_ranks<Net>(2, {}, [](auto&, auto& ddp) {
     expect_text(outcome_of([&] { ddp(at::zeros({2, 3})); }), {"exception"});
-    ddp(rows(group->rank(), 2)).square().mean().backward();
+    squares(ddp(rows(ddp.group()->rank(), 2))).backward();
     EXPECT_EQ(ddp.last_weight(), 4);
   });
 }
@@ -227,26 +192,23 @@ TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
 // A step is as if nothing had been before it.
 void expect_step(libtorch::DistributedDataParallel<Net>& ddp, Net& net) {
   net.zero_grad(true);
-  ddp(rows(0, 5)).square().mean().backward();
+  squares(ddp(rows(0, 5))).backward();
   EXPECT_EQ(ddp.last_weight(), 5);
   Net other;
   initialize(other, 1);
-  other.forward(rows(0, 5)).square().mean().backward();
+  squares(other.forward(rows(0, 5))).backward();
   expect_close(gradients_of(net), gradients_of(other), "after it");
 }
 
 TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
-  run_torch_ranks(1, [](const Group& group) {
-    Net net;
-    initialize(net, 1);
+  on_ranks<Net>(1, {}, [](auto& net, auto& ddp) {
     const auto good = net.body;
-    libtorch::DistributedDataParallel ddp(net, group);
     for (const bool accumulates : {false, true}) {
       net.zero_grad(true);
       net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
       {
         const auto local = ddp.no_sync(accumulates);
-        expect_text(outcome_of([&] { ddp(rows(0, 2)).square().mean().backward(); }), {"no more luck"});
+        expect_text(outcome_of([&] { squares(ddp(rows(0, 2))).backward(); }), {"no more luck"});
       }
       net.body = good;
       expect_step(ddp, net);
@@ -256,13 +218,10 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
 
 // Without buckets each gradient is looked at as it comes.
 TEST(Exceptions, OfANanInAWorldOfOneLoseTheStepOnly) {
-  run_torch_ranks(1, [](const Group& group) {
-    const std::string text = "NaN in rank 0's gradient of 'c.bias' in step 1";
-    for (const NotFinite reaction : {NotFinite::raise, NotFinite::tell, NotFinite::ignore}) {
+  const std::string text = "NaN in rank 0's gradient of 'c.bias' in step 1";
+  for (const NotFinite reaction : {NotFinite::raise, NotFinite::tell, NotFinite::ignore}) {
+    on_ranks<Net>(1, {.not_finite = reaction}, [&](auto& net, auto& ddp) {
       const Warnings warnings;
-      Net net;
-      initialize(net, 1);
-      libtorch::DistributedDataParallel ddp(net, group, {.not_finite = reaction});
       expect_step(ddp, net);
       net.zero_grad(true);
       const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -271,8 +230,19 @@ TEST(Exceptions, OfANanInAWorldOfOneLoseTheStepOnly) {
       EXPECT_EQ(warnings.count("Reducer: " + text + ". "), reaction == NotFinite::tell ? 1 : 0);
       expect_step(ddp, net);
       EXPECT_EQ(ddp.steps(), reaction == NotFinite::raise ? 2 : 3);
-    }
-  });
+    });
+  }
+}
+
+// What a program leaves on stderr when nobody catches an error of LibTorch's own.
+TEST(UncaughtDeathTest, AnErrorOfLibTorchsIsOneLineWithItsCauseFirst) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // LibTorch has threads
+  const auto multiply = [] {
+    const auto group = init_process_group({.backend = "single"});
+    std::thread([] { at::ones({2, 3}).matmul(at::ones({4, 6})); }).join();  // outside of the framework's try blocks
+  };
+  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(1),
+              "fatal: (mm: )?mat1 and mat2 shapes cannot be multiplied \\(2x3 and 4x6\\)\n$");
 }
 
 TEST(End, InAnyOrder) {
@@ -298,13 +268,13 @@ TEST(End, InAnyOrder) {
     at::Tensor loss = (*ddp)(rows(group->rank(), 2)).square().mean();
     ddp.reset();
     loss.backward();
-    net->forward(rows(group->rank(), 2)).square().mean().backward();
+    squares(net->forward(rows(group->rank(), 2))).backward();
     EXPECT_TRUE(net->a->weight.grad().defined());
     net->zero_grad(true);
     {
       Ddp again(net, group);
       Ddp twice(std::make_shared<Net>(), group);  // a second one beside it
-      again(rows(group->rank(), 2)).square().mean().backward();
+      squares(again(rows(group->rank(), 2))).backward();
       EXPECT_EQ(again.steps(), 1);
       EXPECT_EQ(twice.steps(), 0);
       loss = again(rows(group->rank(), 2)).square().mean();
@@ -345,9 +315,8 @@ TEST(Memory, IsFlat) {
   const char* text = std::getenv("LOCKSTEP_SOAK_STEPS");
   const int count = text == nullptr ? 400 : std::atoi(text);
   ASSERT_GT(count, 0) << "LOCKSTEP_SOAK_STEPS is not a number of steps";
-  run_torch_ranks(2, [count](const Group& group) {
-    Net net;
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+  on_ranks<Net>(2, many_buckets(), [count](auto& net, auto& ddp) {
+    ProcessGroup& group = *ddp.group();
     ::torch::optim::Adam optimizer(net.parameters(), ::torch::optim::AdamOptions(1e-4));
     const auto steps = [&](int number) {
       for (int i = 0; i < number; ++i) {
@@ -355,16 +324,16 @@ TEST(Memory, IsFlat) {
         if (i % 4 == 0) {
           const auto local = ddp.no_sync();
           net.zero_grad(true);
-          ddp(rows(group->rank(), 2)).square().mean().backward();
+          squares(ddp(rows(group.rank(), 2))).backward();
         }
-        ddp(rows(group->rank(), 2)).square().mean().backward();
+        squares(ddp(rows(group.rank(), 2))).backward();
         optimizer.step();
       }
     };
     const auto held_between_barriers = [&] {
-      group->barrier().wait();
+      group.barrier().wait();
       const Held result = held();
-      group->barrier().wait();
+      group.barrier().wait();
       return result;
     };
     steps(100);
