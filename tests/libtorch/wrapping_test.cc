@@ -7,17 +7,15 @@ namespace lockstep::testing::wrapping_test {
 namespace {
 
 TEST(Parameters, ThatAreDeclaredUnusedHoldUpNoBucket) {
-  run_torch_ranks(2, [](const Group& group) {
-    for (const bool declared : {false, true}) {
-      Net net;
+  for (const bool declared : {false, true}) {
+    auto options = many_buckets();
+    if (declared) options.unused = {"side.weight", "side.bias"};
+    on_ranks(2, options, [&](auto& net, auto& ddp) {
       net.use_side = false;
-      auto options = many_buckets();
-      if (declared) options.unused = {"side.weight", "side.bias"};
-      libtorch::DistributedDataParallel ddp(net, group, options);
-      squares(ddp(rows(group->rank(), 3))).backward();
+      squares(ddp(rows(ddp.group()->rank(), 3))).backward();
       EXPECT_EQ(ddp.last_step().gradients_ready, declared ? 6 : 4);
-    }
-  });
+    });
+  }
 }
 
 // y = x w, whose backward gives no gradient for w.
@@ -266,24 +264,6 @@ TEST(Misuse, IsNamed) {
   });
 }
 
-// Rank 0 leaves the step half done: the group is lost, and says so on rank 1.
-template <typename Act>
-void expect_lost(const Act& act, std::initializer_list<std::string_view> words) {
-  run_torch_ranks(2, [&](const Group& group) {
-    Net net;
-    // Rank 1 may hear of it before it has left the constructor.
-    const std::string text = outcome_of([&] {
-      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-      if (group->rank() == 0) return act(ddp, net);
-      ddp(rows(1, 2)).square().mean().backward();
-    });
-    net.zero_grad(true);  // a gradient with a graph holds its parameter, and is held by it
-    EXPECT_TRUE(text.starts_with(group->rank() == 0 ? "InvalidArgument: " : "PeerLost: ")) << text;
-    expect_text(text, words);
-    if (group->rank() == 1) expect_text(text, {"rank 0"});
-  });
-}
-
 struct ChangingNet : Net {
   ::torch::nn::BatchNorm1d norm =
       register_module("norm", ::torch::nn::BatchNorm1d(::torch::nn::BatchNormOptions(3).affine(false)));
@@ -406,45 +386,36 @@ TEST(Misuse, AForwardThatGoesAroundTheWrapperIsRefusedInEveryStep) {
 }
 
 TEST(Misuse, ElementsThatShareMemoryAreRefused) {
-  for (const int ranks : {1, 2}) {
-    run_torch_ranks(ranks, [](const Group& group) {
-      const std::map<std::string, at::Tensor> shared{
-          {"expanded", at::zeros({1}).expand({4, 4})},
-          {"column", at::zeros({4, 1}).expand({4, 3})},
-          {"windows", at::zeros({9}).as_strided({4, 3}, {2, 1})},
-      };
-      for (const auto& [name, tensor] : shared) {
-        for (const bool is_buffer : {false, true}) {
-          Net net;
-          if (is_buffer) {
-            net.register_buffer(name, tensor);
-          } else {
-            net.register_parameter(name, tensor);
-          }
-          expect_text(outcome_of([&] { libtorch::DistributedDataParallel(net, group); }),
-                      {"InvalidArgument", "'" + name + "'", "share memory", "clone"});
-        }
+  run_torch_ranks(2, [](const Group& group) {
+    const std::map<std::string, at::Tensor> shared{
+        {"expanded", at::zeros({1}).expand({4, 4})},
+        {"column", at::zeros({4, 1}).expand({4, 3})},
+        {"windows", at::zeros({9}).as_strided({4, 3}, {2, 1})},
+    };
+    for (const auto& [name, tensor] : shared) {
+      for (const bool is_buffer : {false, true}) {
+        Net net;
+        is_buffer ? net.register_buffer(name, tensor) : net.register_parameter(name, tensor);
+        expect_text(outcome_of([&] { libtorch::DistributedDataParallel(net, group); }),
+                    {"InvalidArgument", "'" + name + "'", "share memory", "clone"});
       }
-    });
-  }
+    }
+  });
 }
 
-TEST(Misuse, InBackwardEndsTheGroup) {
-  expect_lost([](auto&, Net& net) { squares(net.forward(rows(0, 2))).backward(); }, {"set_weight()"});
-  expect_lost([](auto& ddp, Net&) { squares(ddp(rows(0, 2))).backward({}, {}, /*create_graph=*/true); },
-              {"create_graph"});
-  expect_lost(
-      [](auto& ddp, Net& net) {
-        net.to(at::kDouble);
-        ddp(rows(0, 2).to(at::kDouble));
-      },
-      {"'a.weight'", "converted", "wrap the module again"});
-  expect_lost(
-      [](auto& ddp, Net& net) {
-        net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
-        ddp.set_weight(3);
-      },
-      {"parameter 'b.weight' was added"});
+// Rank 0 leaves the step half done: the group is lost, and says so on rank 1.
+TEST(Misuse, AGraphOfGradientsEndsTheGroup) {
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    // Rank 1 may hear of it before it has left the constructor.
+    const std::string text = outcome_of([&] {
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      squares(ddp(rows(1, 2))).backward({}, {}, /*create_graph=*/group->rank() == 0);
+    });
+    net.zero_grad(true);  // a gradient with a graph holds its parameter, and is held by it
+    EXPECT_TRUE(text.starts_with(group->rank() == 0 ? "InvalidArgument: " : "PeerLost: ")) << text;
+    expect_text(text, {"create_graph", group->rank() == 1 ? "rank 0" : ""});
+  });
 }
 
 TEST(Misuse, ASparseGradientIsRefused) {
