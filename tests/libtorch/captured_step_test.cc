@@ -323,18 +323,6 @@ TEST(CapturedStep, ANanInAReplayedStepIsToldAsEver) {
   }
 }
 
-TEST(CapturedStep, ARankThatDiesBetweenReplaysIsNamed) {
-  std::latch behind(3);
-  run_torch_ranks(3, [&](const Group& group) {
-    Rank it(group, 3);
-    it.train(6);
-    EXPECT_TRUE(it.step.was_replayed());
-    behind.arrive_and_wait();
-    if (group->rank() == 2) return;  // and takes its group with it
-    for (int again = 0; again < 2; ++again) expect_text(outcome_of([&] { it.train(4); }), {"PeerLost: ", "rank 2"});
-  });
-}
-
 TEST(CapturedStep, AnExceptionOfAReplayFailsTheGroup) {
   std::latch behind(2);
   run_torch_ranks(2, [&](const Group& group) {
@@ -347,21 +335,6 @@ TEST(CapturedStep, AnExceptionOfAReplayFailsTheGroup) {
     expect_text(text, {"no more luck"});
     if (group->rank() == 0) expect_text(text, {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 5"});
   });
-}
-
-TEST(CapturedStep, AStopIsAgreedInReplayedSteps) {
-  for (const int ranks : {1, 2, 3}) {
-    run_torch_ranks(ranks, [&](const Group& group) {
-      Rank it(group);
-      while (!it.ddp.should_stop() && it.ddp.steps() < 20) {
-        it.train(1);
-        if (it.ddp.steps() == 6 && group->rank() == ranks - 1) request_stop(*group, "enough");
-      }
-      EXPECT_TRUE(it.step.was_replayed());
-      EXPECT_EQ(it.ddp.steps(), 7);
-      expect_text(it.ddp.should_stop().value_or("none"), {"enough"});
-    });
-  }
 }
 
 // Of the host, beside the bits: nothing is drawn anew in a replay that an eager step would draw.

@@ -146,20 +146,6 @@ TEST(Collectives, RowsThatDifferAreAMismatchOnEveryRankAndTheGroupGoesOn) {
   });
 }
 
-TEST(Collectives, SizesThatDifferAreAMismatchThatNamesTheRanks) {
-  for (const char* what : {"all_reduce", "all_gather", "broadcast"}) {
-    run_torch_ranks(2, [&](const Group& group) {
-      const at::Tensor tensor = at::zeros({group->rank() == 1 ? 5 : 4});
-      const std::string text = outcome_of([&] {
-        if (what == std::string("all_reduce")) all_reduce(tensor, group);
-        if (what == std::string("all_gather")) all_gather(tensor, group);
-        if (what == std::string("broadcast")) libtorch::broadcast(tensor, group);
-      });
-      expect_text(text, {"Mismatch", what, "rank 0", "rank 1", "4", "5"});
-    });
-  }
-}
-
 TEST(Collectives, WhatCannotWorkIsRefusedBeforeAnythingStarts) {
   run_torch_ranks(2, [](const Group& group) {
     const at::Tensor leaf = at::ones({4, 2}).requires_grad_();

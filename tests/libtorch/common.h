@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,23 @@ inline at::Tensor random_classes(at::IntArrayRef shape, std::int64_t classes, st
     data[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(classes)));
   }
   return result;
+}
+
+// What `object` saves in a file of torch's.
+template <typename Object>
+std::string archive_of(const Object& object) {
+  ::torch::serialize::OutputArchive archive;
+  object.save(archive);
+  std::stringstream file;
+  archive.save_to(file);
+  return file.str();
+}
+template <typename Object>
+void load_archive(Object& object, const std::string& bytes) {
+  std::stringstream file(bytes);
+  ::torch::serialize::InputArchive archive;
+  archive.load_from(file);
+  object.load(archive);
 }
 
 }  // namespace lockstep::testing

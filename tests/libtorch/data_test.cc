@@ -9,7 +9,6 @@
 #include <latch>
 #include <mutex>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "lockstep/libtorch/samplers.h"
@@ -66,21 +65,6 @@ Samples take(Loader& loader, std::size_t most = 100) {
   return seen;
 }
 
-std::string saved(const RankSampler& sampler) {
-  std::stringstream file;
-  ::torch::serialize::OutputArchive out;
-  sampler.save(out);
-  out.save_to(file);
-  return file.str();
-}
-
-void load(RankSampler& sampler, const std::string& bytes) {
-  std::stringstream file(bytes);
-  ::torch::serialize::InputArchive in;
-  in.load_from(file);
-  sampler.load(in);
-}
-
 // What each rank gets is unit/data's to test.
 TEST(DistributedSampler, HasTheBatchesOfTheRankWithMostOnEveryRank) {
   for (const Uneven uneven : {Uneven::pad, Uneven::drop, Uneven::exact}) {
@@ -123,12 +107,9 @@ TEST(DistributedSampler, HasPythonsOrderWhereThatIsAskedFor) {
     return epoch_of(DistributedSampler(libtorch::randperm_order(length, seed), rank, world, {.uneven = uneven}), epoch);
   };
   EXPECT_EQ(python(10, 0, 4, 0, 0, Uneven::pad), (Samples{4, 3, 6}));
-  EXPECT_EQ(python(10, 1, 4, 0, 0, Uneven::pad), (Samples{1, 9, 2}));
-  EXPECT_EQ(python(10, 2, 4, 0, 0, Uneven::pad), (Samples{7, 0, 4}));
   EXPECT_EQ(python(10, 3, 4, 0, 0, Uneven::pad), (Samples{5, 8, 1}));
   EXPECT_EQ(python(23, 2, 3, 7, 5, Uneven::pad), (Samples{15, 13, 21, 4, 3, 7, 6, 18}));
   EXPECT_EQ(python(23, 0, 3, 7, 5, Uneven::drop), (Samples{18, 20, 22, 17, 12, 11, 8}));
-  EXPECT_EQ(python(3, 4, 7, 1, 2, Uneven::pad), (Samples{0}));
   EXPECT_EQ(python(3, 6, 7, 1, 2, Uneven::pad), (Samples{1}));
 }
 
@@ -157,25 +138,6 @@ TEST(Memory, OfPythonsOrderIsOneListOfTheEpochThatIsRead) {
   }
 }
 
-TEST(GlobalBatchSampler, GivesTheGlobalBatchInTheSharesOfChunk) {
-  std::vector<std::size_t> sizes;
-  Samples joined;
-  for (int rank = 0; rank < 3; ++rank) {
-    GlobalBatchSampler sampler(100, rank, 3, {.global_batch = 64, .seed = 1});
-    sampler.reset();
-    const auto share = *sampler.next(1);
-    sizes.push_back(share.size());
-    joined.insert(joined.end(), share.begin(), share.end());
-    EXPECT_EQ(sampler.num_batches(), 2u);
-    EXPECT_EQ(sampler.state().consumed, 64);
-  }
-  EXPECT_EQ(sizes, (std::vector<std::size_t>{22, 22, 20}));
-  Samples alone = epoch_of(GlobalBatchSampler(100, 0, 1, {.global_batch = 64, .seed = 1}), 0);
-  alone.resize(64);
-  EXPECT_EQ(joined, alone);
-  EXPECT_EQ(GlobalBatchSampler(100, 0, 3, {.global_batch = 64, .drop_last = true}).num_batches(), 1u);
-}
-
 TEST(GlobalBatchSampler, RefusesWhatTorchsLoaderCantDo) {
   for (int rank = 0; rank < 4; ++rank) {
     GlobalBatchSampler sampler(66, rank, 4, {.global_batch = 64});
@@ -184,8 +146,10 @@ TEST(GlobalBatchSampler, RefusesWhatTorchsLoaderCantDo) {
     GlobalBatchSampler few(60, rank, 4, {.global_batch = 5});
     expect_text(outcome_of([&] { few.reset(); }), {"InvalidArgument", "has 5 rows for 4 ranks"});
     GlobalBatchSampler cut(66, rank, 4, {.global_batch = 64, .drop_last = true});
+    EXPECT_EQ(cut.num_batches(), 1u);
     cut.reset();
     EXPECT_EQ(all_of(cut, 1).size(), 16u);
+    EXPECT_EQ(cut.state().consumed, 66);
   }
   expect_text(outcome_of([] { GlobalBatchSampler(10, 0, 2, {}); }), {"InvalidArgument", "batch is 0"});
   expect_text(outcome_of([] { GlobalBatchSampler(10, 2, 2, {.global_batch = 4}); }), {"InvalidArgument", "rank 2"});
@@ -208,23 +172,23 @@ TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
   ASSERT_EQ(epochs[1].size(), 14u);
   first.set_epoch(1);
   take(*all, 2);
-  const std::string at_two_batches = saved(first);
+  const std::string at_two_batches = archive_of(first);
   first.set_epoch(1);
   take(*all);
-  const std::string at_the_end = saved(first);
+  const std::string at_the_end = archive_of(first);
   for (const bool with_set_epoch : {false, true}) {
     DistributedSampler sampler = make();
     const auto loader = ::torch::data::make_data_loader(numbers(40), sampler, 2);
-    load(sampler, at_two_batches);
+    load_archive(sampler, at_two_batches);
     EXPECT_EQ(sampler.state(), (SamplerState{.length = 40, .seed = 3, .order = kShuffled, .epoch = 1, .consumed = 12}));
     EXPECT_EQ(sampler.num_batches(2), 5u);
     if (with_set_epoch) sampler.set_epoch(1);  // as a loop over the epochs does
     EXPECT_EQ(take(*loader), Samples(epochs[1].begin() + 4, epochs[1].end()));
     EXPECT_EQ(take(*loader), epochs[2]) << "once only";
-    load(sampler, at_two_batches);
+    load_archive(sampler, at_two_batches);
     sampler.set_epoch(0);
     EXPECT_EQ(take(*loader), epochs[0]) << "another epoch begins at its beginning";
-    load(sampler, at_the_end);
+    load_archive(sampler, at_the_end);
     if (with_set_epoch) {
       sampler.set_epoch(1);
       EXPECT_EQ(take(*loader), Samples{}) << "it is over";
@@ -232,7 +196,8 @@ TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
     EXPECT_EQ(take(*loader), epochs[2]) << "nothing is left of the one before";
   }
   DistributedSampler other(41, 1, 3, {.seed = 3});
-  expect_text(outcome_of([&] { load(other, at_two_batches); }), {"InvalidArgument", "40 samples", "set_epoch(1)"});
+  expect_text(outcome_of([&] { load_archive(other, at_two_batches); }),
+              {"InvalidArgument", "40 samples", "set_epoch(1)"});
 }
 
 // What the program asks while a loader's threads draw, as torch's chunked datasets do: a data race under TSan, were it
@@ -276,13 +241,13 @@ TEST(GlobalBatchSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
   place.epoch = 3;
   place.consumed = 12;
   other.resume(place);
-  const std::string archive = saved(other);
+  const std::string archive = archive_of(other);
   const auto expect_resumed = [&](GlobalBatchSampler sampler, auto& loader) {
     Samples seen;
     for (auto& batch : loader) {
       const auto* rows = batch.data.template data_ptr<std::int64_t>();
       seen.insert(seen.end(), rows, rows + batch.data.numel());
-      if (seen.size() == 8) load(sampler, archive);
+      if (seen.size() == 8) load_archive(sampler, archive);
     }
     EXPECT_EQ(seen.size(), 20u) << "the pass itself goes on";
     EXPECT_EQ(sampler.state(), place);

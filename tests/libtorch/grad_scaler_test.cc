@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling, against torch.cuda.amp.GradScaler's rules, and over ranks.
+// Loss scaling, against torch.cuda.amp.GradScaler's rules.
 #include "lockstep/libtorch/grad_scaler.h"
 
 #include <limits>
-#include <sstream>
 
-#include "tests/libtorch/small_net.h"
+#include "tests/libtorch/common.h"
 
 namespace lockstep::testing::grad_scaler_test {
 namespace {
@@ -151,55 +150,11 @@ TEST(GradScaler, GoesOnFromAnArchive) {
     one.update();
   };
   step(scaler);
-  ::torch::serialize::OutputArchive saved;
-  scaler.save(saved);
-  std::stringstream file;
-  saved.save_to(file);
-  ::torch::serialize::InputArchive read;
-  read.load_from(file);
   GradScaler other({.growth_interval = 2});
-  other.load(read);
+  load_archive(other, archive_of(scaler));
   EXPECT_EQ(other.get_scale(), 4);
   step(other);
   EXPECT_EQ(other.get_scale(), 8) << "the second step of two";
-}
-
-// One rank alone sees an Inf; all leave out the same step, and train on as one process does that left it out.
-TEST(GradScaler, AnInfOnOneRankIsSeenByAll) {
-  constexpr std::int64_t kRows = 6;
-  constexpr int kSteps = 8, kBad = 3;
-  const auto data = [](int step) { return random_tensor({kRows, 4}, 30 + static_cast<std::uint64_t>(step)); };
-  const auto options_of = [] { return ::torch::optim::SGDOptions(0.1).momentum(0.9); };
-  Net alone;
-  initialize(alone, 5);
-  ::torch::optim::SGD sgd(alone.parameters(), options_of());
-  for (int step = 0; step < kSteps; ++step) {
-    if (step == kBad) continue;
-    sgd.zero_grad();
-    alone.forward(data(step)).square().mean().backward();
-    sgd.step();
-  }
-  for (const int ranks : {1, 2, 3}) {
-    run_torch_ranks(ranks, [&](const Group& group) {
-      Net net;
-      initialize(net, 5);
-      libtorch::DistributedDataParallel ddp(net, group);
-      ::torch::optim::SGD optimizer(net.parameters(), options_of());
-      GradScaler scaler({.init_scale = 1024, .growth_interval = 4});
-      const std::int64_t rows = kRows / ranks, first = rows * group->rank();
-      for (int step = 0; step < kSteps; ++step) {
-        optimizer.zero_grad();
-        at::Tensor loss = ddp(data(step).slice(0, first, first + rows)).square().mean();
-        if (step == kBad && group->rank() == ranks - 1) loss = loss * kInf;
-        scaler.scale(loss).backward();
-        EXPECT_EQ(is_left_out(scaler.step(optimizer)), step == kBad) << "rank " << group->rank() << ", step " << step;
-        scaler.update();
-      }
-      EXPECT_EQ(scaler.get_scale(), 1024) << "halved once, and doubled after four steps";
-      ddp.check_replicas();
-      expect_close(weights_of(net), weights_of(alone), std::to_string(ranks) + " ranks");
-    });
-  }
 }
 
 }  // namespace
