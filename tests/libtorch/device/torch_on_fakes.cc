@@ -18,7 +18,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
@@ -168,24 +167,15 @@ struct Allocator final : c10::Allocator {
 
 at::DispatchKeySet cuda_key() { return at::DispatchKeySet(at::DispatchKey::CUDA); }
 
-// As CUDA's: under deterministic algorithms fresh memory is written, in the current stream.
-at::Tensor fresh(at::Tensor tensor) {
-  const at::Context& context = at::globalContext();
-  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
-    at::native::fill_empty_deterministic_(tensor);
-  }
-  return tensor;
-}
-
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(*device);
-  return fresh(at::detail::empty_generic(size, &allocator, cuda_key(), dtype.value_or(at::kFloat), format));
+  return at::detail::empty_generic(size, &allocator, cuda_key(), dtype.value_or(at::kFloat), format);
 }
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(*device);
-  return fresh(at::detail::empty_strided_generic(size, stride, &allocator, cuda_key(), dtype.value_or(at::kFloat)));
+  return at::detail::empty_strided_generic(size, stride, &allocator, cuda_key(), dtype.value_or(at::kFloat));
 }
 
 // Operators of which programs ask whether the device has them, which a fallback does not answer.
