@@ -2,7 +2,6 @@
 // --log-dir, --tee and --ranks of `lockstep run`: every line is where it belongs, and none is lost.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps with gradients of its own, on any backend, of which the last rank's are late:
 //
-//   e2e_delayed BACKEND data|forward|backward|nothing [MS]
+//   e2e_delayed BACKEND data|forward|backward
 //
-// From step 20 on that part of its step takes it MS longer, 20 ms if it is not said: more than ten of its steps. Until
-// it is asked to stop.
+// From step 20 on that part of its step takes it 20 ms longer: more than ten of its steps. Until it is asked to stop.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,8 +20,9 @@ namespace lockstep::e2e {
 namespace {
 
 constexpr std::int64_t kFirstDelayed = 20;
+constexpr std::chrono::milliseconds kDelay{20};
 
-void run(const std::string& backend, const std::string& phase, std::chrono::microseconds delay) {
+void run(const std::string& backend, const std::string& phase) {
   const auto group = init_process_group({.backend = backend});
   stop_on_signals(*group);
   const Stream stream(group->device());
@@ -39,7 +37,7 @@ void run(const std::string& backend, const std::string& phase, std::chrono::micr
     const bool is_late = group->rank() == group->size() - 1 && step >= kFirstDelayed;
     // The fault: time that a slow disk or processor would take.
     const auto part = [&](const char* name) {
-      if (is_late && phase == name) std::this_thread::sleep_for(delay);
+      if (is_late && phase == name) std::this_thread::sleep_for(kDelay);
     };
     {
       const trace::Span span(trace::SpanKind::data);
@@ -63,11 +61,10 @@ void run(const std::string& backend, const std::string& phase, std::chrono::micr
 }  // namespace lockstep::e2e
 
 int main(int count, char** arguments) {
-  const double ms = count == 4 ? std::atof(arguments[3]) : 20;
-  if (count < 3 || count > 4 || ms <= 0) {
-    std::fprintf(stderr, "e2e_delayed BACKEND data|forward|backward|nothing [MS]\n");
+  if (count != 3) {
+    std::fprintf(stderr, "e2e_delayed BACKEND data|forward|backward\n");
     return 2;
   }
-  lockstep::e2e::run(arguments[1], arguments[2], std::chrono::microseconds(std::llround(1e3 * ms)));
+  lockstep::e2e::run(arguments[1], arguments[2]);
   return 0;
 }

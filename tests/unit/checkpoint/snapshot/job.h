@@ -132,7 +132,6 @@ class Job {
     clean(folder_, {.keep = 1});
   }
   std::int64_t step() const { return step_; }
-  std::int64_t generation() const { return generation_; }
 
  private:
   std::filesystem::path folder_;
