@@ -2,7 +2,6 @@
 // Whom a rank is connected with over TCP, where hosts have several ranks: its counterparts, and whom it has something
 // for. Ranks as threads, each with its end of a connection.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <barrier>
@@ -20,6 +19,7 @@
 #include "tests/support/announcing_store.h"
 #include "tests/support/child.h"
 #include "tests/support/groups.h"
+#include "tests/support/limited_to.h"
 #include "tests/support/own_sockets.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/stale_watches.h"
@@ -243,17 +243,13 @@ TEST(Connections, StrangersAmidAJobAreTurnedAwayAndKeepOutNoRank) {
 // Rank 2 hears of it from a rank of its host, and finds nobody at the port.
 // Both ranks are of this process here, so both run into its limit, and either may be the first to say so.
 TEST(Connections, ARankThatMayHaveNoMoreSocketsIsNotTheOthersDeath) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   std::barrier all(4);
   run_ranks(4,
             [&](const Group& group) {
               group->barrier().wait();
               all.arrive_and_wait();
-              if (group->rank() == 0) {
-                const rlimit none{0, before.rlim_max};
-                EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-              }
+              std::optional<LimitedTo> no_more;
+              if (group->rank() == 0) no_more.emplace(RLIMIT_NOFILE, 0);
               all.arrive_and_wait();
               std::vector<float> x(10);
               expect_failure<Error>(
@@ -263,9 +259,7 @@ TEST(Connections, ARankThatMayHaveNoMoreSocketsIsNotTheOthersDeath) {
                   },
                   {.kind = Cause::Kind::failed, .text = "'ulimit -n' allows 0"});
               all.arrive_and_wait();
-              if (group->rank() == 0) {
-                EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-              }
+              no_more.reset();
               all.arrive_and_wait();
             },
             {.hosts = {2, 2}});

@@ -56,6 +56,9 @@ TEST(Failures, DifferentOperationsAreAMismatchOnEveryRank) {
 TEST(Failures, EachFieldOfAnOperationIsCompared) {
   using Call = std::function<void(ProcessGroup&, std::vector<float>&)>;
   constexpr std::size_t kUnits = 3;
+  const auto with_a_note_of = [](NoteOp op) {
+    return [op](auto& g, auto& x) { g.all_reduce(view(x), {.note = {{op, 1}}}).wait(); };
+  };
   const std::pair<Call, Call> pairs[] = {
       {[](auto& g, auto& x) { g.all_reduce(view(x)).wait(); },
        [](auto& g, auto& x) { x.resize(9), g.all_reduce(view(x)).wait(); }},
@@ -67,12 +70,7 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
        [](auto& g, auto& x) { g.all_reduce(view(x), {.weight = 1, .unit = 2}).wait(); }},
       {[](auto& g, auto& x) { g.all_reduce(view(x)).wait(); },
        [](auto& g, auto& x) { g.all_reduce(BufferView(x.data(), 10, DType::i32)).wait(); }},
-      {[](auto& g, auto& x) {
-         g.all_reduce(view(x), {.note = {{NoteOp::sum, 1}}}).wait();
-       },
-       [](auto& g, auto& x) {
-         g.all_reduce(view(x), {.note = {{NoteOp::any, 1}}}).wait();
-       }},
+      {with_a_note_of(NoteOp::sum), with_a_note_of(NoteOp::any)},
       {[](auto& g, auto& x) { g.broadcast(view(x), 0).wait(); },
        [](auto& g, auto& x) { g.broadcast(view(x), 1).wait(); }},
       {[](auto& g, auto&) { g.allocate(100); }, [](auto& g, auto&) { g.allocate(200); }},

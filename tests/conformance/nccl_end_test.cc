@@ -75,8 +75,7 @@ TEST_F(NcclEnd, AKernelThatTakesLongIsNoReasonToEndTheProcess) {
     use(stream, group->allocate(4096), [] { std::this_thread::sleep_for(1300ms); });
     group.reset();
   });
-  EXPECT_EQ(calls("rank 0: destroy"), 1);
-  EXPECT_EQ(calls("rank 0: abort"), 0);
+  expect_end(0, "destroy");
 }
 
 TEST_F(NcclEnd, ADestroyThatIsLateIsOnlySaid) {
@@ -108,10 +107,7 @@ TEST_F(NcclEnd, AFailureOnTheWayIsAnAbortAndNothingElse) {
     group.reset();
   });
   watcher.join();
-  for (const std::string rank : {"rank 0: ", "rank 1: "}) {
-    EXPECT_EQ(calls(rank + "abort"), 1);
-    EXPECT_EQ(calls(rank + "destroy"), 0);
-  }
+  for (const int rank : {0, 1}) expect_end(rank, "abort");
   EXPECT_EQ(calls("rank 0: deregister"), 0);
   EXPECT_EQ(calls("rank 0: finalize"), 0);
 }
@@ -153,8 +149,7 @@ TEST_F(NcclEnd, ABrokenDevicesCommunicatorIsAborted) {
       for (;;) group->barrier().wait();
     });
   });
-  EXPECT_EQ(calls("rank 0: abort"), 1);
-  EXPECT_EQ(calls("rank 1: abort"), 1);
+  for (const int rank : {0, 1}) expect_end(rank, "abort");
 }
 
 // The abort comes back behind the program's own kernels, and nothing is wrong with these; or before them, where a
@@ -245,8 +240,7 @@ TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
             },
             {.timeout = 500ms});
   watcher.join();
-  EXPECT_EQ(calls("rank 0: abort"), 1);
-  EXPECT_EQ(calls("rank 0: destroy"), 0);
+  expect_end(0, "abort");
 }
 
 TEST_F(NcclEnd, MemoryThatStaysRegisteredIsKept) {

@@ -88,6 +88,12 @@ class NcclTest : public ::testing::Test {
     calls_.clear();
   }
   std::int64_t calls(const std::string& line) { return std::count(all_calls().begin(), all_calls().end(), line); }
+  // That this rank's communicator has come to its end so, once: by "destroy", or by "abort" where the group has failed.
+  void expect_end(int rank, const std::string& how) {
+    for (const std::string one : {"destroy", "abort"}) {
+      EXPECT_EQ(calls("rank " + std::to_string(rank) + ": " + one), how == one ? 1 : 0) << one << " of rank " << rank;
+    }
+  }
   // The place of the first such call; behind all of them if there is none.
   std::ptrdiff_t place_of(const std::string& line) {
     return std::find(all_calls().begin(), all_calls().end(), line) - calls_.begin();

@@ -130,12 +130,6 @@ TEST(Ends, AGroupThatAStaticHoldsEndsInOrder) {
   }
 }
 
-TEST(Deaths, ARankThatThrows) {
-  const auto results = hurt_rank_1(3, "throw", "failed");
-  EXPECT_EQ(results[1].exit_code, 1);
-  expect_text(results[1].err, {"rank 1 can't read its data"});
-}
-
 TEST(Deaths, AStoppedRankIsNamedBeforeTheTimeout) {
   const auto results = hurt_rank_1(3, "stop", "silent", {{"LOCKSTEP_LIVENESS", "on"}});
   expect_text(results[0].out, {"its process is stopped (SIGSTOP or Ctrl-Z)"});

@@ -6,7 +6,7 @@
 //   loop HOW       all-reduces in user memory and in an arena, until an error comes; says "looping" after the first.
 //                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
 //                  the group), "exit7", "quick7" (the same through exit(7) and quick_exit(7)), "stop" (SIGSTOP), "hang"
-//                  (for ever), "throw", "abort" (of the group; then every rank ends well)
+//                  (for ever), "abort" (of the group; then every rank ends well)
 //   large MEMORY   all-reduces of 16 MiB in an "arena" or in memory of the "user"'s own, until an error comes; says
 //   "under
 //                  way" once the first is
@@ -63,7 +63,6 @@ void hurt(const std::string& how) {
   if (how == "exit") std::_Exit(0);
   if (how == "exit7") std::exit(7);
   if (how == "quick7") std::quick_exit(7);
-  if (how == "throw") throw InvalidArgument("rank 1 can't read its data");
 }
 
 void groups(const InitOptions& options) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several modules, losses and backwards in a step, over any number of ranks: as in one process.
+// Several modules, and several losses in a backward, over any number of ranks: as in one process.
 #include <string>
 
 #include "lockstep/autograd/ops.h"
@@ -42,25 +42,16 @@ struct Alone {
   void backward(const Tensor& loss) { lockstep::backward(loss); }
 };
 
-enum class Judging { in_one_backward, in_two_backwards };
-
 // Trains a maker and its judge, in turn, each through its own `Model`.
 template <typename Model>
-void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, std::int64_t begin, std::int64_t end,
-          Judging judging) {
+void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, std::int64_t begin, std::int64_t end) {
   optim::SGD maker_sgd(maker_net.parameters(), {.lr = 0.2}), judge_sgd(judge_net.parameters(), {.lr = 0.2});
   for (int step = 0; step < kSteps; ++step) {
     const Tensor real = normal_rows(100 + static_cast<std::uint64_t>(step)).view_rows(begin, end);
     const Tensor noise = normal_rows(200 + static_cast<std::uint64_t>(step)).view_rows(begin, end);
     judge_sgd.zero_grad();
-    const Tensor made = maker(noise).detach();
-    if (judging == Judging::in_one_backward) {
-      const Tensor of_real = judge(real);
-      judge.backward(loss_if(of_real, 1) + loss_if(judge(made), 0));
-    } else {
-      judge.backward(loss_if(judge(real), 1));
-      judge.backward(loss_if(judge(made), 0));
-    }
+    const Tensor made = maker(noise).detach(), of_real = judge(real);
+    judge.backward(loss_if(of_real, 1) + loss_if(judge(made), 0));
     judge_sgd.step();
 
     maker_sgd.zero_grad();
@@ -70,27 +61,25 @@ void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, std:
 }
 
 TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
-  for (const Judging judging : {Judging::in_one_backward, Judging::in_two_backwards}) {
-    Player maker(4, 1), judge(1, 2);
-    const Values before = weights_of(maker);
-    Alone alone_maker{maker}, alone_judge{judge};
-    play(maker, judge, alone_maker, alone_judge, 0, kRows, judging);
-    EXPECT_NE(weights_of(maker), before);
-    for (const int ranks : {1, 2, 3}) {
-      run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-        Player own_maker(4, 1), own_judge(1, 2);
-        const DdpOptions options{.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .compare_every = 1};
-        DistributedDataParallel ddp_maker(own_maker, group, options), ddp_judge(own_judge, group, options);
-        const auto cut = [&](int rank) { return kRows * rank * rank / (ranks * ranks); };
-        play(own_maker, own_judge, ddp_maker, ddp_judge, cut(group->rank()), cut(group->rank() + 1), judging);
-        const std::string what = std::to_string(ranks) + " ranks";
-        expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");
-        expect_close(weights_of(own_judge), weights_of(judge), what + ", judge");
-        ddp_maker.check_replicas();
-        ddp_judge.check_replicas();
-        EXPECT_EQ(ddp_judge.steps(), judging == Judging::in_one_backward ? kSteps : 2 * kSteps);
-      });
-    }
+  Player maker(4, 1), judge(1, 2);
+  const Values before = weights_of(maker);
+  Alone alone_maker{maker}, alone_judge{judge};
+  play(maker, judge, alone_maker, alone_judge, 0, kRows);
+  EXPECT_NE(weights_of(maker), before);
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Player own_maker(4, 1), own_judge(1, 2);
+      const DdpOptions options{.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .compare_every = 1};
+      DistributedDataParallel ddp_maker(own_maker, group, options), ddp_judge(own_judge, group, options);
+      const auto cut = [&](int rank) { return kRows * rank * rank / (ranks * ranks); };
+      play(own_maker, own_judge, ddp_maker, ddp_judge, cut(group->rank()), cut(group->rank() + 1));
+      const std::string what = std::to_string(ranks) + " ranks";
+      expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");
+      expect_close(weights_of(own_judge), weights_of(judge), what + ", judge");
+      ddp_maker.check_replicas();
+      ddp_judge.check_replicas();
+      EXPECT_EQ(ddp_judge.steps(), kSteps);
+    });
   }
 }
 

@@ -44,10 +44,19 @@ inline data::TensorDataset dataset() {
   return data::TensorDataset(x, y);
 }
 
-// One rank of a program that trains with dropout, AdamW, a schedule and clipped gradients, and snapshots of all of it.
+// One rank of a program that trains with dropout, AdamW, a schedule and clipped gradients, and snapshots of all of it;
+// in fixed micro-batches where `fixed` says so.
 struct Program {
-  Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options, Shard shard = Shard::none)
-      : group(the_group), ddp(model, group, {.shard = shard}), snapshots(folder, ddp, options) {
+  Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options, Shard shard = Shard::none,
+          const Reproducible& fixed = {})
+      : group(the_group),
+        ddp(model, group, {.reproducible = fixed, .shard = shard}),
+        loader(dataset(),
+               data::GlobalBatchSampler(
+                   kSamples, *group,
+                   {.global_batch = fixed.is_on() ? fixed.global_batch : kBatch, .micro_batches = fixed.micro_batches}),
+               {.workers = 1}),
+        snapshots(folder, ddp, options) {
     snapshots.add("optimizer", optimizer);
     snapshots.add("data", loader);
     snapshots.add("samples", samples);
@@ -58,14 +67,14 @@ struct Program {
     for (std::int64_t epoch = loader.epoch(); ddp.steps() < stop; ++epoch) {
       loader.set_epoch(epoch);
       for (const data::Batch& batch : loader) {
-        const auto& [x, y, ids] = batch.to(group->device());
         optimizer.set_learning_rate(schedule(ddp.steps()));
-        ddp.backward(mse_loss(ddp(x, ids), y));
+        ddp.backward(batch.to(group->device()),
+                     [&](const data::Batch& part) { return mse_loss(ddp(part.x, part.ids), part.y); });
         optim::clip_grad_norm(ddp.parameters(), 0.5);
         optimizer.step();
         optimizer.zero_grad();
         samples += ddp.last_weight();
-        for (const std::int64_t id : ids) read.push_back(id);
+        read.insert(read.end(), batch.ids.begin(), batch.ids.end());
         snapshots.step();
         if (waits) snapshots.wait();
         if (behind_step) behind_step(ddp.steps());
@@ -85,8 +94,7 @@ struct Program {
   DistributedDataParallel ddp;
   optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1}};
   optim::Schedule schedule{.peak = 0.02, .warmup = 3, .total = kSteps};
-  data::DataLoader<data::Batch> loader{
-      dataset(), data::GlobalBatchSampler(kSamples, *group, {.global_batch = kBatch}), {.workers = 1}};
+  data::DataLoader<data::Batch> loader;
   std::int64_t samples = 0;
   std::vector<std::int64_t> read;  // by this rank, in this run
   bool waits = true;               // for each snapshot, so that none is left out

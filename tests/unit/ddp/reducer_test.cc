@@ -103,6 +103,8 @@ TEST(Reducer, RanksThatDifferAreToldWhere) {
        [](int rank, auto&, auto& options) {
          if (rank > 0) options.comm_hook = rank == 1 ? noop_hook() : bf16_compress_hook();
        }},
+      {"Shard::optimizer",
+       [](int rank, auto&, auto& options) { options.shard = rank == 0 ? Shard::optimizer : Shard::none; }},
       {"which parameters are used", [](int rank, auto&, auto& options) { options.track_unused = rank == 0; }}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);

@@ -39,15 +39,9 @@ TEST(StoreAdvertisement, WhatIsNoneIsRefusedWithoutShowingIt) {
     std::string text = good;
     return text.replace(text.find(from), from.size(), to);
   };
-  const std::string all_wrong[] = {std::string(),
-                                   with("lockstep offer 2\n", ""),
-                                   with("offer 2", "offer 3"),
-                                   with("127.0.0.1:1", "nowhere"),
-                                   with("abc", ""),
-                                   with("aaa", "aa"),
-                                   with("secret " + hex + "\n", ""),
-                                   good + "x"};
-  for (const std::string& wrong : all_wrong) {
+  for (const std::string& wrong :
+       {std::string(), with("lockstep offer 2\n", ""), with("offer 2", "offer 3"), with("127.0.0.1:1", "nowhere"),
+        with("abc", ""), with("aaa", "aa"), with("secret " + hex + "\n", ""), good + "x"}) {
     EXPECT_THAT(error_of<CorruptData>([&] { decode_advertisement(wrong, "unix socket @x"); }),
                 AllOf(HasSubstr("unix socket @x holds " + std::to_string(wrong.size()) + " bytes"),
                       HasSubstr("same build"), Not(HasSubstr("aaaa"))));
