@@ -297,11 +297,11 @@ TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
   EXPECT_EQ(events.all().size(), 1u);
 }
 
-TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesIsNot) {
+TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesOrWantsNoLivenessIsNot) {
   Events events;
   Events others;
   const auto own = link(0, events, quick());
-  const auto other = link(2, others, quick());
+  const auto unwatched = link(2, others, {.detect_silence = false, .heartbeat = 1h});
   const BareMember silent(endpoint(), 1);
   const MemberEvent event = events.await(Kind::silent);
   expect_cause(
