@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -127,10 +128,16 @@ std::string heard_when(const std::function<void(Net&)>& change, bool is_caught) 
       };
       if (group->rank() == 0) {
         // It may hear of it while it still makes its own.
+        std::optional<libtorch::DistributedDataParallel<Net>> ddp;
         heard = outcome_of([&] {
-          libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-          train(ddp, 4);
+          ddp.emplace(net, group, many_buckets());
+          train(*ddp, 4);
         });
+        if (!ddp) return;
+        for (const auto& again :
+             {std::function<void()>([&] { train(*ddp, 1); }), {[&] { ddp->step_without_data(); }}}) {
+          expect_text(outcome_of(again), {"PeerLost: ", "rank 1 (host ", " of step 1: "});  // it stays
+        }
         return;
       }
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
