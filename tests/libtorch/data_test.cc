@@ -467,14 +467,12 @@ TEST(LibtorchDataLoader, LeavesAnErrorOfTheDatasetBehind) {
 
 TEST(LibtorchDataLoader, RefusesOptionsThatWouldPartTheRanks) {
   const GlobalBatchSampler sampler(10, 0, 2, {.global_batch = 4});
-  expect_text(outcome_of([&] {
-                libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().drop_last(true));
-              }),
-              {"InvalidArgument", "drop_last"});
-  expect_text(outcome_of([&] {
-                libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().enforce_ordering(false));
-              }),
-              {"InvalidArgument", "enforce_ordering"});
+  const auto refusal = [&](const ::torch::data::DataLoaderOptions& options) {
+    return outcome_of([&] { libtorch::DataLoader(numbers(10), sampler, options); });
+  };
+  expect_text(refusal(::torch::data::DataLoaderOptions().drop_last(true)), {"InvalidArgument", "drop_last"});
+  expect_text(refusal(::torch::data::DataLoaderOptions().enforce_ordering(false)),
+              {"InvalidArgument", "enforce_ordering is"});
 }
 
 TEST(LibtorchDataDivergence, IsNamed) {
