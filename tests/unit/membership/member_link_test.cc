@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <future>
@@ -32,6 +33,7 @@
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/messages.h"
+#include "tests/support/wait_until.h"
 #include "tests/unit/membership/member_events.h"
 #include "tests/unit/store/server/server_test.h"
 
@@ -128,6 +130,20 @@ TEST_F(MemberLinks, WordsComeInOneOrderWithAllElse) {
             std::find(words.begin(), words.end(), "event: no memory"));
 }
 
+// Its next heartbeat is an hour away.
+TEST_F(MemberLinks, WhoHearsOfALossFirstTellsHowFarItIsItself) {
+  Events events;
+  std::atomic<std::int64_t> sequence = 40;
+  MemberCalls calls = events.calls();
+  calls.position = [&] { return MemberPosition{.sequence = sequence}; };
+  const MemberLink own(endpoint(), "scope", member(0), {.detect_silence = false, .heartbeat = 1h}, calls, patience());
+  const auto is_told = [&] { return members_->members().at(0).position.sequence == sequence; };
+  EXPECT_TRUE(testing::wait_until(is_told));
+  sequence = 41;
+  { const BareMember lost(endpoint(), 1); }
+  EXPECT_TRUE(testing::wait_until(is_told));
+}
+
 TEST_F(MemberLinks, AConnectionThatEndsIsALossAlsoForWhoComesLaterAndForTheServersOwner) {
   EXPECT_TRUE(members_->members().empty());
   Events events;
@@ -156,7 +172,9 @@ TEST_F(MemberLinks, AGoodbyeOrADestructorsIsNone) {
   Events events;
   const auto own = link(1, events);
   Events ignored;
-  { link(0, ignored)->goodbye(41); }
+  const auto first = link(0, ignored);
+  first->goodbye(41);
+  EXPECT_EQ(members_->members().at(0).state, MemberState::left) << "when goodbye() has returned";
   EXPECT_EQ(events.await(Kind::left).cause.sequence, 41);
   EXPECT_EQ(events.await(Kind::left).cause.rank, 0);
   { const auto leaver = link(2, ignored, {}, 17); }

@@ -60,8 +60,8 @@ TEST(Host, MayHaveBracketsAndAZone) {
 }
 
 TEST(Localhost, IsThisHostForEveryHost) {
-  for (const char* name :
-       {"localhost", "LOCALHOST", "LocalHost.", "localhost.localdomain", "a.localhost", "ip6-localhost"}) {
+  for (const char* name : {"localhost", "LOCALHOST", "LocalHost.", "localhost.localdomain", "a.localhost",
+                           "a.localhost.", "ip6-localhost"}) {
     EXPECT_TRUE(is_localhost(name)) << name;
   }
   for (const char* name : {"", "host", "localhosts", "mylocalhost", "127.0.0.1", "."})
@@ -185,6 +185,17 @@ TEST(OwnAddress, ByLoopbackNobodyComesFromAnotherHost) {
   EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, all, {}), "10.0.0.7");
   EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, all, wishes), "10.1.0.7");
   EXPECT_EQ(own_address("in-process", /*several_hosts=*/false, all, {}), "") << "a store in this process has none";
+}
+
+// A store at the bridge's address is meant for containers of this host.
+TEST(OwnAddress, IsThatOfABridgeWhereTheStoresAddressIsTheBridges) {
+  for (const std::string& address : local_addresses()) {
+    if (address.find(':') != std::string::npos) continue;
+    const Interface bridge{.name = "docker0", .address = address, .loopback = false};
+    const bool is_loopback = address.starts_with("127.");
+    EXPECT_EQ(own_address(address + ":4711", /*several_hosts=*/true, std::vector{kLoopback, bridge, kEthernet}, {}),
+              is_loopback ? "10.0.0.7" : address);
+  }
 }
 
 std::optional<PortRange> range_of(const std::string& text) {

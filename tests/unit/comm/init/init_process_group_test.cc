@@ -26,6 +26,7 @@
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/job/cause.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/membership/member_link.h"
@@ -124,6 +125,29 @@ TEST_F(InitProcessGroup, WhatIsWrongIsSaidBeforeAnybodyIsWaitedFor) {
   expect_text(refusal({}), {"WORLD_SIZE is not"});
   ::setenv("WORLD_SIZE", "2", 1);
   expect_text(refusal({}), {"MASTER_ADDR and MASTER_PORT are not set"});
+}
+
+// What the store's host hears of it, once: an exception that follows a report is its consequence.
+TEST_F(InitProcessGroup, RanksThatDisagreeBlameNobody) {
+  Mutex mutex;
+  std::vector<Cause> reported;
+  const store::TcpStoreServer server({.extension = std::make_shared<membership::MembershipServer>(
+                                          membership::MembershipOptions{}, [&](const membership::MemberNews& news) {
+                                            MutexLock lock(mutex);
+                                            if (news.cause) reported.push_back(*news.cause);
+                                          })});
+  const net::HostPort address = server.address();
+  store::TcpStore(address, Deadline::after(60s)).set(rendezvous::kTokenKey, "of the test");
+  lockstep::testing::on_threads(2, [&](int thread) {
+    const std::string url = "tcp://" + address.to_string() + "?rank=" + std::to_string(thread + 1) +
+                            "&world_size=" + std::to_string(thread + 3);
+    expect_text(lockstep::testing::outcome_of([&] { init_process_group({.init_method = url, .timeout = 60s}); }),
+                {"Mismatch: ", "ranks disagree on the world size"});
+  });
+  MutexLock lock(mutex);
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, Cause::Kind::mismatch);
+  EXPECT_EQ(reported[0].rank, -1);
 }
 
 // What a group reads of the environment later is what it was at the start: another thread of the program may be in

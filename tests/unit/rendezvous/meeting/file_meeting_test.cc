@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/warnings.h"
 
 namespace lockstep::rendezvous::file_meeting_test {
 namespace {
@@ -148,6 +151,38 @@ TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
     const auto winner = std::find_if(meetings.begin(), meetings.end(), [](const auto& it) { return it != nullptr; });
     ASSERT_EQ(read_note(path_)->token, notes[static_cast<std::size_t>(winner - meetings.begin())].token);
   }
+}
+
+TEST_F(FileMeetingTest, AFileThatCantBeRemovedAtTheEndIsWarnedOf) {
+  const lockstep::testing::Warnings warnings;
+  {
+    const FileMeeting meeting(path_, note_of_us());
+    std::filesystem::remove(path_);
+    std::filesystem::create_directory(path_);
+  }
+  EXPECT_EQ(warnings.count("; remove it by hand"), 1);
+}
+
+// The kernel itself says of such a folder that it is one of FUSE, to all but the user who serves it.
+TEST(IsOnNetwork, OfFuseAndNotOfMemory) {
+  constexpr int kNoFuse = 77;
+  const lockstep::testing::TemporaryFolder folder;
+  Child child([&](const Line&) {
+    const auto is_taken_for_shared = [&](const char* type, const std::string& options) {
+      if (::mount("none", folder.c_str(), type, 0, options.c_str()) != 0) ::_exit(kNoFuse);
+      return is_on_network(folder / "job");
+    };
+    const UniqueFd server(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+    const std::string options = "rootmode=40000,user_id=65534,group_id=65534,fd=" + std::to_string(server.get());
+    if (!server || ::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+      return kNoFuse;
+    }
+    const bool is_memory_shared = is_taken_for_shared("tmpfs", "");
+    return is_taken_for_shared("fuse", options) && !is_memory_shared ? 0 : 1;
+  });
+  const int status = child.wait();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFuse) GTEST_SKIP() << "this process may not mount FUSE";
+  EXPECT_EQ(status, 0);
 }
 
 // Hosts made from one image may share a name: such a note may be a live job's.
