@@ -89,6 +89,12 @@ TEST(Doctor, Alone) {
   EXPECT_EQ(report.json.at("probe").at("devices").at(0).at("name"), "cpu");
 }
 
+TEST(Doctor, ShowsWhatIsSetAndTriesEachBackendWithIt) {
+  const auto report = doctor({{"GLOO_SOCKET_IFNAME", "no-such"}, {"LOCKSTEP_LIVENESS", "off"}});
+  EXPECT_EQ(report.value("settings", "LOCKSTEP_LIVENESS"), "off");
+  expect_text(report.value("backends", "tcp"), {"does not work here", "'no-such' matches no interface"});
+}
+
 Variables by_hand(int rank, int port, const std::string& address = "127.0.0.1", const Variables& more = {}) {
   Variables variables = {{"RANK", std::to_string(rank)},
                          {"WORLD_SIZE", "2"},

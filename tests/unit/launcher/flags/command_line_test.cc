@@ -469,7 +469,11 @@ TEST(Help, OfRunFitsAScreenAndTheLongOneHasEveryFlagOfIt) {
   const std::string all = help_of("run --help-all");
   EXPECT_EQ(help_of("run --help all"), all);
   EXPECT_EQ(all.find("_per_node"), std::string::npos) << "one spelling is enough";
-  EXPECT_NE(all.find("\nExit codes:\n"), std::string::npos);
+  for (const char* heading :
+       {"Ranks", "Output", "Failures", "Multi-host jobs, from one host", "Multi-host jobs, this command on each host",
+        "Programs with their own store", "Exit codes"}) {
+    EXPECT_NE(all.find(std::string("\n") + heading + ":\n"), std::string::npos) << heading;
+  }
   const std::regex flag("(?:^|[ \n])(--?[a-zA-Z][-a-z]*)");
   for (auto it = std::sregex_iterator(brief.begin(), brief.end(), flag); it != std::sregex_iterator(); ++it) {
     const std::string name = (*it)[1];

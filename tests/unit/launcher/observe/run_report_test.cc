@@ -380,7 +380,7 @@ TEST(RunReport, ThePageOfOneRunIsWrittenWhereItIsWanted) {
     set_log_label("");
     return ::testing::internal::GetCapturedStdout();
   };
-  expect_text(report(page), {page + ": 1 rank, 0 steps\n"});
+  EXPECT_EQ(report(page), page + ": 1 rank, 0 steps\n");
   EXPECT_TRUE(std::filesystem::exists(page));
   EXPECT_FALSE(std::filesystem::exists(std::string(folder / "report.html")));
   expect_text(report(""), {"report.html: 1 rank, 0 steps\n"});

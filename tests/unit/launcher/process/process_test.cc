@@ -21,6 +21,7 @@
 #include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/net/stream.h"
+#include "tests/support/child.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher::process_test {
@@ -186,6 +187,19 @@ TEST(Stacks, OfAProcessThatHasEndedAreNone) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED), 0);
   EXPECT_THAT(threads_and_stacks(child, Deadline::never()), IsEmpty());
   EXPECT_THAT(stacks_of_hung_rank(child), IsEmpty());
+}
+
+// More lines would be refused as a message to another host.
+TEST(Stacks, HaveALimitAndSayHowMuchIsBeyondIt) {
+  const testing::TemporaryFolder folder;
+  folder.write("eu-stack", "#!/bin/sh\nseq 2500 | sed 's/^/#/'\n", 0755);
+  const std::string path = getenv("PATH");
+  setenv("PATH", (std::string(folder / "") + ":" + path).c_str(), 1);
+  testing::Child child([](const testing::Line&) { return testing::Child::stay(); });
+  const auto lines = threads_and_stacks(child.pid(), Deadline::never());
+  setenv("PATH", path.c_str(), 1);
+  ASSERT_EQ(lines.size(), kMostStackLines);
+  EXPECT_EQ(lines.back(), "... and 502 lines more") << lines[0];
 }
 
 // Whom the guardian kills when the launcher has gone, and whom it doesn't.
