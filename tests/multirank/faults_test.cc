@@ -94,6 +94,25 @@ TEST(Faults, AnExceptionOutsideOurCallsReachesTheOthersWithTheStepThatItUnwinds)
   }
 }
 
+TEST(Faults, AReplicaCheckThatOneRankRefusesReachesTheOthersWithTheReason) {
+  struct Growing : nn::Module {
+    nn::Linear first = register_module("first", nn::Linear(5, 2));
+    void grow() const { register_module("second", nn::Linear(2, 2)); }
+    Tensor forward(const Tensor& x) override { return first(x); }
+  };
+  const auto thrown = thrown_on(2,
+                                [](const std::shared_ptr<ProcessGroup>& group) {
+                                  Growing model;
+                                  const DistributedDataParallel ddp(model, group);
+                                  if (group->rank() == 1) model.grow();
+                                  ddp.check_replicas();
+                                },
+                                {.timeout = std::chrono::minutes(10)});
+  expect_thrown<PeerLost>(
+      thrown[0],
+      {.kind = Kind::aborted, .rank = 1, .text = "failed in the replica check of step 0: DistributedDataParallel: "});
+}
+
 TEST(Faults, AnExceptionInAForwardThatIsCaughtCostsNothing) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     nn::Linear model(5, 2);

@@ -223,6 +223,7 @@ TEST(SnapshotsInShards, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
       disks,
       [&](Program& it) {
         EXPECT_EQ(it.restored->step, 4);
+        EXPECT_EQ(file.failed, 4) << "again with 3, 2 and 1 snapshots fewer";
         it.behind_step = [&](std::int64_t step) {
           it.group->barrier().wait();
           if (step == 9) file.fails = false;
