@@ -64,9 +64,11 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     fresh.to(group->device());
     EXPECT_EQ(load_weights(file, fresh, *group).metadata, (checkpoint::Metadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
+    const StreamView stream = group->stream();
     // Those of a DistributedDataParallel are its module's.
     fresh.initialize(2);
     DistributedDataParallel ddp(model, group), other(fresh, group);
+    EXPECT_TRUE(group->stream() == stream) << "on a device load_weights() read in the stream of the tensors";
     save_weights(folder / "w", ddp, {{"epoch", "3"}});
     EXPECT_EQ(load_weights(folder / "w", other).metadata, (checkpoint::Metadata{{"epoch", "3"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
