@@ -140,6 +140,7 @@ std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group)
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
                     const ReducerOptions& the_options, std::shared_ptr<StepClock> the_clock)
     : specs(std::move(the_specs)),
+      gradients(specs.size() - static_cast<std::size_t>(the_options.companions)),
       group(require_group(std::move(the_group))),
       clock(the_clock ? std::move(the_clock) : std::make_shared<StepClock>(group)),
       options(bucket_options(the_options, *group)),
@@ -156,9 +157,9 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       finite(the_options.not_finite == NotFinite::ignore
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, gradient_bytes, planned,
-                                                 specs.size(), micro_batches.get())),
+                                                 gradients, micro_batches.get())),
       queue(group, *clock, memory, gradient_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(), finite.get(),
-            is_sharded ? static_cast<int>(specs.size()) : 0),
+            is_sharded ? static_cast<int>(gradients) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {

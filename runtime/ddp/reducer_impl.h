@@ -61,6 +61,7 @@ struct Reducer::Impl {
   void abort_if_open() noexcept;
 
   std::int64_t step() const { return clock->step(); }
+  std::span<const ParameterSpec> sharded_specs() const { return std::span(specs).first(gradients); }
   bool overwrites() const { return finished_micro_batches == 0 || micro_batches != nullptr; }
   // Throws InvalidArgument if `closes_step` is false in this rank's last fixed micro-batch of the step, or true in an
   // earlier micro-batch.
@@ -90,6 +91,7 @@ struct Reducer::Impl {
   }
 
   std::vector<ParameterSpec> specs;
+  std::size_t gradients;  // the number of specs before ReducerOptions::companions
   std::shared_ptr<ProcessGroup> group;
   std::shared_ptr<StepClock> clock;
   BucketOptions options;

@@ -3,11 +3,13 @@
 // Every rank takes rank 0's order.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/plan/append_bucket.h"
+#include "runtime/ddp/plan/append_buckets.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/ddp/with_step_context.h"
 
@@ -52,20 +54,19 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// Returns the plan for `order`. The map of used parameters comes last in the arena, because the map is known only when
-// backward has ended. The map of used parameters has a separate bucket if there is a hook, because a hook gets only
-// gradients. The map of used parameters also has a separate bucket if there are shards, because a rank gets only its
-// part of a sharded bucket.
+// Returns the plan for `order`. The companions and then the map of used parameters come last in the arena, because they
+// are known only when backward has ended. If there are shards, the companions and the map have buckets of their own,
+// because a rank gets only its part of a sharded bucket. If there is a hook, only the map has a bucket of its own,
+// because a hook gets all specs but not the map.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
-  if (!track_unused) return plan_buckets(specs, order, options);
-  const auto map = static_cast<int>(specs.size());
-  if (!hook && !is_sharded) {
-    order.push_back(map);
-    return plan_buckets(planned, order, options);
-  }
-  BucketPlan gradients = plan_buckets(specs, order, options);
-  append_bucket(gradients, planned.back(), map);
-  return gradients;
+  const auto is_companion = [&](int number) { return std::cmp_greater_equal(number, gradients); };
+  if (gradients < specs.size()) std::ranges::stable_partition(order, std::not_fn(is_companion));
+  const std::size_t joined = hook ? specs.size() : is_sharded ? gradients : planned.size();
+  if (joined == gradients && gradients < specs.size()) std::erase_if(order, is_companion);
+  if (joined > specs.size()) order.push_back(static_cast<int>(specs.size()));
+  BucketPlan all = plan_buckets(std::span(planned).first(joined), order, options);
+  append_buckets(all, planned);
+  return all;
 }
 
 // Makes every rank take rank 0's order. The arena has the same size in every order, so a new order only moves the

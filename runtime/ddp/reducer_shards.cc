@@ -17,7 +17,8 @@ namespace lockstep {
 std::vector<ParameterShard> Reducer::Impl::shards_of_rank(int rank) const {
   std::vector<ParameterShard> all;
   for (int bucket = 0; is_sharded && bucket < std::ssize(plan.buckets); ++bucket) {
-    for (const ParameterShard& shard : shards_of(plan, specs, bucket, rank, group->size())) all.push_back(shard);
+    for (const ParameterShard& shard : shards_of(plan, sharded_specs(), bucket, rank, group->size()))
+      all.push_back(shard);
   }
   return all;
 }
@@ -45,7 +46,7 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
   const bool travels = group->size() > 1;
   std::vector<Work> works;
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
-    const auto shards = shards_of(plan, specs, static_cast<int>(i), group->rank(), group->size());
+    const auto shards = shards_of(plan, sharded_specs(), static_cast<int>(i), group->rank(), group->size());
     try {
       for (const ParameterShard& shard : shards) update(shard);
     } catch (const std::exception& error) {
@@ -56,7 +57,7 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
       throw;
     }
     const Bucket& bucket = plan.buckets[i];
-    if (!travels || bucket.parameters.front() >= std::ssize(specs)) continue;
+    if (!travels || bucket.parameters.front() >= static_cast<int>(gradients)) continue;
     at_bucket(i, [&] {
       const BufferView whole(memory.at(bucket.offset), bucket.count, bucket.dtype, group->device());
       works.push_back(group->all_gather(part_of(whole, group->rank(), group->size()), whole));

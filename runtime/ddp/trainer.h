@@ -62,17 +62,18 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // the names of the parameters that are declared unused
     std::optional<std::int64_t> compare_every = std::nullopt;  // the `every` of DivergenceCheck
 
-    // Returns the Trainer's options from `all`, the DdpOptions of any engine. Throws InvalidArgument for
-    // Shard::optimizer with a hook. A single rank has no shards.
+    // Returns the Trainer's options from `all`, the DdpOptions of any engine. `companions`: see ReducerOptions. Throws
+    // InvalidArgument for Shard::optimizer with a hook. A single rank has no shards.
     template <typename DdpOptions>
-    static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group) {
+    static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group, int companions = 0) {
       return {{.buckets = all.buckets,
                .track_unused = track_unused,
                .loss = all.loss,
                .comm_hook = all.comm_hook,
                .not_finite = all.not_finite,
                .reproducible = all.reproducible,
-               .shard = shard_in(group, all.shard, all.comm_hook)},
+               .shard = shard_in(group, all.shard, all.comm_hook),
+               .companions = companions},
               all.unused,
               all.compare_every};
     }

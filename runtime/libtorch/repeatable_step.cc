@@ -47,47 +47,49 @@ void RepeatableStep::refuse_other_backward() const {
                   module_.trainer.step(), module_.options.reproducible.micro_batches));
 }
 
-// The values that a forward leaves in a buffer depend on the micro-batches that this rank had before.
-void RepeatableStep::refuse_written_buffers() const {
-  if (!module_.trainer.micro_batch()) return;
-  for (std::size_t i = 0; i < buffer_writes_.size(); ++i) {
-    const auto& [name, tensor, is_parameter] = module_.buffers()[i];
-    if (writes_to(tensor) == buffer_writes_[i]) continue;
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the forward of step {} wrote the buffer '{}' (running statistics?), which "
-        "would depend on the micro-batches that this rank has; take a norm without such buffers (GroupNorm, "
-        "LayerNorm, track_running_stats(false)), or train without fixed micro-batches",
-        module_.trainer.step(), name));
-  }
-}
+// With fixed micro-batches there is always a seed: else noise would depend on which ones this rank had before.
+void RepeatableStep::begin_micro_batch() { seed_all(seed_of(0)); }
 
 void RepeatableStep::before_forward() {
-  if (module_.trainer.micro_batch()) {
-    buffer_writes_.clear();
-    for (const NamedTensor& buffer : module_.buffers()) buffer_writes_.push_back(writes_to(buffer.tensor));
-  }
-  if (module_.is_training()) seed_forward();
+  if (!module_.options.seed || has_micro_batches() || !module_.is_training()) return;
+  forwards_ = std::exchange(step_, module_.trainer.steps()) == module_.trainer.steps() ? forwards_ + 1 : 0;
+  seed_all(seed_of(forwards_));
 }
 
-void RepeatableStep::seed_forward() {
-  // With fixed micro-batches there is always a seed: else noise would depend on which ones this rank had before.
-  if (!module_.options.seed && !module_.options.reproducible.is_on()) return;
-  const bool continues = step_ == module_.trainer.steps() && stream_ == stream();
-  step_ = module_.trainer.steps();
-  stream_ = stream();
-  forwards_ = continues ? forwards_ + 1 : 0;
-  const auto seed = [&](const at::Device& device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
+std::vector<at::Generator> RepeatableStep::default_generators() const {
+  std::vector<at::Generator> generators{at::globalContext().defaultGenerator(at::kCPU)};
+  const at::Device device = device_of(*module_.group);
+  if (!device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(device));
+  return generators;
+}
+
+void RepeatableStep::seed_all(std::uint64_t seed) const {
+  for (at::Generator& generator : default_generators()) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(seed_of(forwards_));
-  };
-  seed(at::kCPU);
-  if (const at::Device device = device_of(*module_.group); !device.is_cpu()) seed(device);
+    generator.set_current_seed(seed);
+  }
+}
+
+RepeatableStep::KeptGenerators::KeptGenerators(const RepeatableStep& step) {
+  if (!step.has_micro_batches()) return;
+  for (at::Generator& generator : step.default_generators()) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+}
+
+RepeatableStep::KeptGenerators::~KeptGenerators() {
+  for (auto& [generator, state] : states_) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(state);
+  }
 }
 
 int RepeatableStep::stream() const {
   const auto& micro_batch = module_.trainer.micro_batch();
-  return micro_batch ? micro_batch->index : module_.group->rank();
+  if (micro_batch) return micro_batch->index;
+  constexpr int kOutside = -1;
+  return has_micro_batches() ? kOutside : module_.group->rank();
 }
 
 std::uint64_t RepeatableStep::seed_of(std::uint32_t number) const {

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Generator.h>
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/libtorch/trained_module.h"
@@ -19,30 +21,42 @@ class RepeatableStep {
   // With fixed micro-batches, once: sets torch's threads and algorithms. InvalidArgument for a module or an environment
   // with which bits would differ.
   void prepare() const;
-  // A fixed micro-batch begins; its forward follows, unless it has no rows.
-  void begin_micro_batch() { buffer_writes_.clear(); }
-  // Seeds torch's default generators for a forward that trains, if the options ask for it.
-  void before_forward();
-  // InvalidArgument for a backward outside of the fixed micro-batches, and if the forward of one wrote a buffer.
-  void refuse_other_backward() const;
-  void refuse_written_buffers() const;
+  // Puts torch's default generators back, when it is destroyed, to where they were before a step of fixed
+  // micro-batches: what the program draws between steps does not depend on the micro-batches that this rank has.
+  class KeptGenerators {
+   public:
+    explicit KeptGenerators(const RepeatableStep& step);
+    ~KeptGenerators();
+    KeptGenerators(const KeptGenerators&) = delete;
+    KeptGenerators& operator=(const KeptGenerators&) = delete;
 
-  // A generator of the program's own draws, of the seed, the step, the rank or fixed micro-batch, and `draw`.
+   private:
+    std::vector<std::pair<at::Generator, at::Tensor>> states_;
+  };
+  // A fixed micro-batch begins: seeds torch's default generators for all that is drawn in it.
+  void begin_micro_batch();
+  // Without fixed micro-batches, seeds torch's default generators for a forward that trains, if the options ask for it.
+  void before_forward();
+  // InvalidArgument for a backward outside of the fixed micro-batches.
+  void refuse_other_backward() const;
+
+  // A generator of the program's own draws, of the seed, the step, `draw`, and the fixed micro-batch, if one is under
+  // way. Without fixed micro-batches also of the rank.
   at::Generator generator(std::uint32_t draw) const;
   // The next forward is the first of its step, as in a fresh process.
   void restart() { step_ = -1; }
 
  private:
-  void seed_forward();
-  // The fixed micro-batch that is under way, or the rank.
+  // Torch's default generators of the CPU and of the group's device.
+  std::vector<at::Generator> default_generators() const;
+  void seed_all(std::uint64_t seed) const;
+  // What draws other numbers in one step: the fixed micro-batch that is under way, none, or the rank.
   int stream() const;
   std::uint64_t seed_of(std::uint32_t number) const;
 
   const TrainedModule& module_;
-  std::vector<std::uint64_t> buffer_writes_;  // before the forward of a fixed micro-batch
-  std::int64_t step_ = -1;                    // of the last seeded forward
-  int stream_ = -1;                           // of the last seeded forward
-  std::uint32_t forwards_ = 0;                // seeded in its step and stream before it
+  std::int64_t step_ = -1;      // of the last seeded forward
+  std::uint32_t forwards_ = 0;  // seeded in its step before it
 };
 
 }  // namespace lockstep::libtorch

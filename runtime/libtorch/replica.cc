@@ -194,10 +194,14 @@ void Replica::run_step(std::int64_t rows, const std::function<at::Tensor(std::in
     engine_->fail();
     throw;
   }
+  const RepeatableStep::KeptGenerators kept(engine_->repeatable);
+  std::optional<MicroBatchBuffers::Step> step_of_buffers;
+  if (engine_->repeatable.has_micro_batches()) step_of_buffers.emplace(engine_->micro_batch_buffers);
   for (const MicroBatch& micro_batch : micro_batches) {
     if (engine_->repeatable.has_micro_batches()) {
       trainer.begin_micro_batch(micro_batch);
       engine_->repeatable.begin_micro_batch();
+      engine_->micro_batch_buffers.begin_micro_batch();
       if (micro_batch.begin == micro_batch.end) {
         run_without_data(*engine_);
         continue;

@@ -124,7 +124,7 @@ void ReplicaEngine::begin() {
   repeatable.refuse_other_backward();
   shards.refuse_unclaimed();
   refuse_unweighted();
-  repeatable.refuse_written_buffers();
+  if (trainer.micro_batch()) micro_batch_buffers.refuse_other_writes(trainer.step());
   // In this order: if progress() finds the group's failure, which ranks may see at different times, all of them have
   // run the action.
   trainer.tell_of_accumulation();

@@ -66,6 +66,8 @@ void Gradients::plan() {
   for (int i = static_cast<int>(slots_.size()) - 1; i >= 0; --i) {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
+  const std::vector<ParameterSpec> buffers = module_.micro_batch_buffers.specs();
+  for (std::size_t i = 0; i < buffers.size(); ++i) order_.push_back(static_cast<int>(slots_.size() + i));
   // Micro-batches are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !module_.options.weight_outputs && module_.options.loss == Loss::mean;
   std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_.weight()->value_or(1), 1)) : 1;
@@ -90,6 +92,11 @@ void Gradients::plan() {
     } else if (slot.view.dtype() != tensor(i).dtype()) {
       slot.result = at::empty_strided(tensor(i).sizes(), slot.strides, tensor(i).options());
     }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    void* const memory = reducer.gradient_data(static_cast<int>(slots_.size() + i), buffers[i].dtype);
+    const auto of_view = at::TensorOptions().dtype(scalar_type_of(buffers[i].dtype)).device(device_of(*module_.group));
+    buffer_sums_.push_back(at::from_blob(memory, buffers[i].shape, of_view));
   }
   is_planned_ = true;
 }
@@ -242,6 +249,7 @@ void Gradients::finish(trace::Time backward_began) {
     return trainer_.finish(backward_began);
   }
   take_rest();
+  bring_buffers();
   {
     const OnStream ordered(*module_.group, stream_);
     trainer_.finish();
@@ -260,6 +268,17 @@ void Gradients::finish(trace::Time backward_began) {
   }
   tell_of_unused();
   shards_.set_has_means(shards_.are_cut());
+  module_.micro_batch_buffers.finish_step(buffer_sums_);
+}
+
+// The last of a micro-batch, for the last bucket.
+void Gradients::bring_buffers() {
+  if (buffer_sums_.empty()) return;
+  const StreamView here = current_stream(module_.group->device());
+  put_in_order(stream_, here);
+  module_.micro_batch_buffers.add_to(buffer_sums_);
+  put_in_order(here, stream_);
+  for (std::size_t i = 0; i < buffer_sums_.size(); ++i) mark_ready(slots_.size() + i);
 }
 
 // Takes the gradients that wait for the end of backward, and those of parameters that it has not reached. There .grad

@@ -103,6 +103,7 @@ class Gradients {
   void mark_ready(std::size_t index);
   void check(std::size_t index) const;
   void take_rest();
+  void bring_buffers();
   void restore(std::size_t index);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t index) const;
@@ -114,8 +115,9 @@ class Gradients {
   TrainedModule& module_;
   ReplicaShards& shards_;
   Trainer& trainer_;
-  std::vector<Slot> slots_;  // by parameter
-  std::vector<int> order_;   // of the first graph, which decides that of the buckets; empty before
+  std::vector<Slot> slots_;              // by parameter
+  std::vector<at::Tensor> buffer_sums_;  // the places of the buffers' sums in the arena, see MicroBatchBuffers::specs()
+  std::vector<int> order_;               // of the first graph, which decides that of the buckets; empty before
   bool is_planned_ = false;
   std::optional<std::int64_t> unit_;
   StreamView stream_;                  // the current micro-batch's

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -59,7 +61,10 @@ TrainedModule::TrainedModule(const ::torch::nn::Module& module, std::shared_ptr<
       module_(module),
       state_(state_of(module)),
       parts_(parts_of(module)),
-      trainer(group, sort_parameters(), Trainer::Options::of(options, /*track_unused=*/true, group.get())) {}
+      micro_batch_buffers(module, options.reproducible.is_on()),
+      trainer(group, sort_parameters(),
+              Trainer::Options::of(options, /*track_unused=*/true, group.get(),
+                                   static_cast<int>(micro_batch_buffers.specs().size()))) {}
 
 // Sorts the tensors, and returns what the Trainer is to know of the parameters.
 std::vector<ParameterSpec> TrainedModule::sort_parameters() {
@@ -87,6 +92,7 @@ std::vector<ParameterSpec> TrainedModule::sort_parameters() {
         "first, or train without DistributedDataParallel");
   }
   refuse_wrapped_twice();
+  std::ranges::move(micro_batch_buffers.specs(), std::back_inserter(specs));
   return specs;
 }
 

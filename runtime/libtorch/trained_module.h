@@ -18,6 +18,7 @@
 
 #include "lockstep/libtorch/options.h"
 #include "runtime/ddp/trainer.h"
+#include "runtime/libtorch/micro_batch_buffers.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
 
@@ -107,7 +108,8 @@ class TrainedModule {
   std::weak_ptr<const Calls> live_calls_;  // shares the owner
 
  public:
-  Trainer trainer;  // last, for it takes the parameters' specs
+  MicroBatchBuffers micro_batch_buffers;
+  Trainer trainer;  // last, for it takes the specs of parameters and of the sums of buffers
 };
 
 }  // namespace lockstep::libtorch

@@ -91,11 +91,6 @@ std::string outcome_for(const std::function<nn::Sequential()>& make, int ranks =
 }
 
 TEST(Reproducible, WhatComputesWithOtherRowsIsRefusedByName) {
-  const nn::BatchNormOptions without_statistics = nn::BatchNormOptions(4).track_running_stats(false);
-  EXPECT_EQ(outcome_for([&] { return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(without_statistics)); }, 2),
-            "nothing");
-  expect_text(outcome_for([] { return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(4)); }),
-              {"InvalidArgument: ", "wrote the buffer '1.num_batches_tracked' (running statistics?)"});
   expect_text(
       outcome_for([] { return nn::Sequential(nn::Linear(3, 4), libtorch::SyncBatchNorm(4)); }),
       {"InvalidArgument: ", "'1' is a SyncBatchNorm, which computes with the rows that all ranks have at once"});

@@ -5,11 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/plan/append_bucket.h"
+#include "runtime/ddp/plan/append_buckets.h"
 
 namespace lockstep {
 namespace {
@@ -200,14 +203,24 @@ std::vector<ParameterShard> shards_of(const BucketPlan& plan, std::span<const Pa
   return shards;
 }
 
-void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index) {
-  const std::size_t bytes = slot_bytes(spec);
-  plan.gradient_slots.push_back({static_cast<int>(plan.buckets.size()), plan.arena_bytes});
-  plan.buckets.push_back({.dtype = spec.dtype,
-                          .offset = plan.arena_bytes,
-                          .count = static_cast<std::int64_t>(bytes / size_of(spec.dtype)),
-                          .parameters = {index}});
-  plan.arena_bytes += bytes;
+void append_buckets(BucketPlan& plan, std::span<const ParameterSpec> specs) {
+  const std::size_t first = plan.gradient_slots.size();
+  const std::span<const ParameterSpec> rest = specs.subspan(first);
+  if (rest.empty()) return;
+  std::vector<int> order(rest.size());
+  std::iota(order.begin(), order.end(), 0);
+  constexpr std::size_t kNoCap = std::numeric_limits<std::size_t>::max();
+  BucketPlan tail = plan_buckets(rest, order, {.cap_bytes = kNoCap, .first_cap_bytes = kNoCap});
+  for (Bucket& bucket : tail.buckets) {
+    bucket.offset += plan.arena_bytes;
+    for (int& parameter : bucket.parameters) parameter += static_cast<int>(first);
+  }
+  for (const GradientSlot& slot : tail.gradient_slots) {
+    plan.gradient_slots.push_back(
+        {slot.bucket + static_cast<int>(plan.buckets.size()), slot.offset + plan.arena_bytes});
+  }
+  std::ranges::move(tail.buckets, std::back_inserter(plan.buckets));
+  plan.arena_bytes += tail.arena_bytes;
 }
 
 }  // namespace lockstep

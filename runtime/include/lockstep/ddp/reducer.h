@@ -77,6 +77,10 @@ struct ReducerOptions {
   // shards on every rank. With Shard::optimizer, buckets keep the order that plan_order() sets; without a call of
   // plan_order(), buckets keep the reverse of the registration order.
   Shard shard = Shard::none;
+  // The number of specs at the end of the list that are not gradients, such as the sums from which the engine computes
+  // running statistics. The engine writes and marks them like gradients, and the Reducer sums and divides them like
+  // gradients. Such sums come last in the last bucket, and every rank gets the whole sums even with Shard::optimizer.
+  int companions = 0;
 };
 
 struct StepOptions {

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/libtorch/micro_batch_buffers.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/libtorch/tensor_bytes.h"
+#include "runtime/libtorch/trained_module.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+// Whose micro-batch this thread runs.
+thread_local MicroBatchBuffers* running = nullptr;
+
+// The name of a buffer's owner: "layers.1." of "layers.1.running_mean".
+std::string prefix_of(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
+
+}  // namespace
+
+// The functions that torch calls at the begin and the end of each operator. They must be plain functions.
+struct MicroBatchBuffers::Observed {
+  static constexpr std::string_view kInstanceNorm = "aten::instance_norm";
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+    const std::string_view name = call.name();
+    if (name == kInstanceNorm) running->is_instance_norm_ = true;  // it calls batch_norm with copies of its statistics
+    if (name != "aten::batch_norm" || running->is_instance_norm_) return nullptr;
+    const auto inputs = call.inputs();  // input, weight, bias, running_mean, running_var, training, ...
+    if (inputs.size() < 6 || !inputs[5].toBool() || !inputs[3].isTensor()) return nullptr;
+    const at::Tensor& input = inputs[0].toTensor();
+    if (input.dim() < 2 || input.size(1) == 0) return nullptr;
+    running->saw(inputs[3].toTensor(), input.numel() / input.size(1));
+    return nullptr;
+  }
+  static void end(const at::RecordFunction& call, at::ObserverContext* /*of_begin*/) {
+    if (std::string_view(call.name()) == kInstanceNorm) running->is_instance_norm_ = false;
+  }
+};
+
+std::vector<const MicroBatchBuffers::Statistic*> MicroBatchBuffers::Norm::statistics() const {
+  std::vector<const Statistic*> all{&mean, &var};
+  if (count) all.push_back(&*count);
+  return all;
+}
+
+std::vector<MicroBatchBuffers::Statistic*> MicroBatchBuffers::Norm::statistics() {
+  std::vector<Statistic*> all{&mean, &var};
+  if (count) all.push_back(&*count);
+  return all;
+}
+
+MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, bool has_micro_batches)
+    : is_on_(has_micro_batches) {
+  if (!is_on_) return;
+  std::vector<NamedTensor> buffers = state_of(module);
+  std::erase_if(buffers, [](const NamedTensor& item) { return item.is_parameter; });
+  const auto take = [&](const std::string& name) -> std::optional<Statistic> {
+    const auto found = std::ranges::find(buffers, name, &NamedTensor::name);
+    if (found == buffers.end()) return std::nullopt;
+    Statistic statistic{name, found->tensor, {}};
+    buffers.erase(found);
+    return statistic;
+  };
+  std::vector<std::string> names;
+  for (const NamedTensor& item : buffers) names.push_back(item.name);
+  for (const std::string& name : names) {
+    const std::string prefix = prefix_of(name);
+    if (name != prefix + "running_mean") continue;
+    auto mean = take(name);
+    auto var = take(prefix + "running_var");
+    if (!var || !at::isFloatingType(mean->tensor.scalar_type()) || !at::isFloatingType(var->tensor.scalar_type())) {
+      continue;
+    }
+    norms_.push_back({.mean = std::move(*mean), .var = std::move(*var), .count = take(prefix + "num_batches_tracked")});
+  }
+  for (NamedTensor& buffer : buffers) others_.push_back({std::move(buffer)});
+}
+
+std::vector<ParameterSpec> MicroBatchBuffers::specs() const {
+  std::vector<ParameterSpec> specs;
+  for (const Norm& norm : norms_) {
+    const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+      const bool is_wide = norm.mean.tensor.scalar_type() == at::kDouble;
+      specs.push_back({name, is_wide ? DType::f64 : DType::f32, std::move(shape)});
+    };
+    add(norm.mean.name, norm.mean.tensor.sizes().vec());
+    add(norm.var.name, norm.var.tensor.sizes().vec());
+    add(prefix_of(norm.mean.name) + "(values normalised)", {3});
+  }
+  return specs;
+}
+
+MicroBatchBuffers::Step::Step(MicroBatchBuffers& buffers) : buffers_(buffers), outer_(running) {
+  running = &buffers;
+  buffers.is_begun_ = false;
+  at::RecordFunctionCallback observer(&Observed::begin, &Observed::end);
+  observer.needsInputs(true).scopes({at::RecordScope::FUNCTION});
+  observer_ = at::addThreadLocalCallback(std::move(observer));
+}
+
+MicroBatchBuffers::Step::~Step() {
+  at::removeCallback(observer_);
+  running = outer_;
+  if (std::exchange(buffers_.is_begun_, false)) buffers_.restore();
+}
+
+bool MicroBatchBuffers::is_in_step() { return running != nullptr; }
+
+void MicroBatchBuffers::restore() {
+  const at::NoGradGuard no_grad;
+  for (Norm& norm : norms_) {
+    for (Statistic* statistic : norm.statistics()) statistic->tensor.copy_(statistic->before);
+  }
+}
+
+void MicroBatchBuffers::begin_micro_batch() {
+  if (std::exchange(is_begun_, true)) restore();
+  const at::NoGradGuard no_grad;
+  saw_another_module_ = false;
+  for (Norm& norm : norms_) {
+    norm.calls = norm.values = norm.degrees = 0;
+    for (Statistic* statistic : norm.statistics()) {
+      if (!statistic->before.defined()) statistic->before = at::empty_like(statistic->tensor);
+      statistic->before.copy_(statistic->tensor);
+      statistic->writes = writes_to(statistic->tensor);
+    }
+  }
+  for (Other& other : others_) other.writes = writes_to(other.buffer.tensor);
+}
+
+void MicroBatchBuffers::saw(const at::Tensor& running_mean, std::int64_t values) {
+  if (!running_mean.defined()) return;
+  const auto found = std::ranges::find_if(norms_, [&](Norm& norm) { return norm.mean.tensor.is_same(running_mean); });
+  if (found == norms_.end()) {
+    saw_another_module_ = true;
+    return;
+  }
+  ++found->calls;
+  if (values < 2) return;  // they have no variance
+  found->values += values;
+  found->degrees += values - 1;
+}
+
+void MicroBatchBuffers::refuse_other_writes(std::int64_t step) const {
+  if (saw_another_module_) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: in step {} a batch norm that trains and is not part of the wrapped module ran in a "
+        "fixed micro-batch, so its running statistics would depend on the micro-batches that this rank has; call "
+        "eval() on its network, or wrap both networks in one module",
+        step));
+  }
+  const auto refuse = [&](const std::string& name) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the forward of step {} wrote the buffer '{}', which would depend on the "
+                    "micro-batches that this rank has; only the running statistics of batch norms can be combined: "
+                    "keep the values in a parameter or in the program, or train without fixed micro-batches",
+                    step, name));
+  };
+  for (const Norm& norm : norms_) {
+    if (norm.calls > 0) continue;
+    for (const Statistic* statistic : norm.statistics()) {
+      if (writes_to(statistic->tensor) != statistic->writes) refuse(statistic->name);
+    }
+  }
+  for (const auto& [buffer, writes] : others_) {
+    if (writes_to(buffer.tensor) != writes) refuse(buffer.name);
+  }
+}
+
+void MicroBatchBuffers::add_to(std::span<at::Tensor> views) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < norms_.size(); ++i) {
+    const Norm& norm = norms_[i];
+    const auto values = static_cast<double>(norm.values), degrees = static_cast<double>(norm.degrees);
+    const auto add = [](at::Tensor view, const Statistic& statistic, double weight) {
+      view.copy_(statistic.tensor - statistic.before).mul_(weight);
+    };
+    add(views[3 * i], norm.mean, values);
+    add(views[3 * i + 1], norm.var, degrees);
+    const at::Tensor& numbers = views[3 * i + 2];
+    numbers[0].fill_(values);
+    numbers[1].fill_(degrees);
+    if (norm.count) {
+      add(numbers[2], *norm.count, values);
+    } else {
+      numbers[2].zero_();
+    }
+  }
+}
+
+void MicroBatchBuffers::finish_step(std::span<const at::Tensor> views) {
+  if (!std::exchange(is_begun_, false)) return;
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < norms_.size(); ++i) {
+    const at::Tensor values = views[3 * i + 2][0], degrees = views[3 * i + 2][1];
+    const auto write = [](Statistic& statistic, const at::Tensor& sum, const at::Tensor& weight) {
+      const at::Tensor change =
+          at::isFloatingType(statistic.tensor.scalar_type()) ? sum / weight : (sum / weight).round();
+      // Without any values, of any rank, the buffer keeps its values.
+      statistic.tensor.copy_(statistic.before + at::where(weight > 0, change, at::zeros_like(change)));
+    };
+    write(norms_[i].mean, views[3 * i], values);
+    write(norms_[i].var, views[3 * i + 1], degrees);
+    if (norms_[i].count) write(*norms_[i].count, views[3 * i + 2][2], values);
+  }
+}
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// MicroBatchBuffers gives the buffers of a module the same bits at any number of ranks, where a step has fixed
+// micro-batches (ddp/reproducible.h).
+//
+// Each micro-batch begins with the values that the buffers had before the step. After the step, the running statistics
+// of a batch norm are the mean of what the micro-batches have left in them: `running_mean` weighted by the n values of
+// a channel that the micro-batch normalised, `running_var` by n - 1, and `num_batches_tracked` by n. The sums travel as
+// companions of the gradients (ReducerOptions::companions), in the tree of the micro-batches.
+//
+// A batch norm is recognised by its calls of torch's operator batch_norm, which are observed (ATen/record_function.h)
+// on the thread that runs the micro-batch. So it may belong to any class, also to a ScriptModule. A batch norm that
+// trains in the micro-batch of another module is refused, because its statistics would be those of this rank's rows.
+//
+// Threads: one at a time.
+// Failure: InvalidArgument for a forward that writes another buffer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/bucket_plan.h"
+#include "runtime/libtorch/module_state.h"
+
+namespace lockstep::libtorch {
+
+class MicroBatchBuffers {
+ public:
+  // Without fixed micro-batches all functions do nothing.
+  MicroBatchBuffers(const ::torch::nn::Module& module, bool has_micro_batches);
+
+  // The specs of the sums. The Reducer has them as its companions.
+  std::vector<ParameterSpec> specs() const;
+
+  // Observes the calls of batch norms on this thread, from a step's begin to its end. Its destructor puts the buffers
+  // back to the values before the step, unless finish_step() has been called.
+  class Step {
+   public:
+    explicit Step(MicroBatchBuffers& buffers);
+    ~Step();
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    MicroBatchBuffers& buffers_;
+    MicroBatchBuffers* outer_;
+    std::uint64_t observer_ = 0;
+  };
+  // Whether a Step of some module lives on this thread.
+  static bool is_in_step();
+
+  // A micro-batch begins, with the buffers of the step.
+  void begin_micro_batch();
+  // After its forward. InvalidArgument if it wrote a buffer that can't be combined, or if a batch norm of another
+  // module trained.
+  void refuse_other_writes(std::int64_t step) const;
+  // After its backward: writes what the micro-batch adds to the sums to `views`, which are in the order of specs().
+  void add_to(std::span<at::Tensor> views);
+  // After the step's last micro-batch: `views` hold the sums of all ranks, all divided by one number.
+  void finish_step(std::span<const at::Tensor> views);
+
+ private:
+  // A buffer of a batch norm.
+  struct Statistic {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor before = {};    // its values before the step
+    std::uint64_t writes = 0;  // before the micro-batch; batch_norm itself does not count
+  };
+  // A batch norm, and what it did in this micro-batch.
+  struct Norm {
+    Statistic mean, var;
+    std::optional<Statistic> count;
+    int calls = 0;
+    std::int64_t values = 0;   // the number of values of a channel that it normalised
+    std::int64_t degrees = 0;  // `values` less one for each call
+
+    std::vector<const Statistic*> statistics() const;
+    std::vector<Statistic*> statistics();
+  };
+  struct Other {
+    NamedTensor buffer;
+    std::uint64_t writes = 0;  // before the micro-batch
+  };
+  struct Observed;
+
+  void restore();
+  void saw(const at::Tensor& running_mean, std::int64_t values);
+
+  bool is_on_;
+  std::vector<Norm> norms_;
+  std::vector<Other> others_;
+  bool is_begun_ = false;            // the buffers differ from the step's
+  bool is_instance_norm_ = false;    // the calls now observed belong to an instance norm
+  bool saw_another_module_ = false;  // a batch norm of another module has trained in this micro-batch
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch norms whose steps have fixed micro-batches: running statistics have the same bits at any number of ranks, and
+// are the mean over the micro-batches. The expected values are computed here from the rows, in float64.
+#include <functional>
+
+#include "lockstep/data/sampler.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
+#include "lockstep/libtorch/snapshots.h"
+#include "tests/libtorch/common.h"
+#include "tests/support/messages.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing::running_statistics_test {
+namespace {
+
+namespace nn = ::torch::nn;
+using libtorch::DistributedDataParallel;
+
+constexpr int kMicroBatches = 8;
+constexpr std::int64_t kRowsOfStep = 20;  // micro-batches of 3 rows, the seventh of 2, the eighth empty
+
+libtorch::DdpOptions fixed(int micro_batches = kMicroBatches, std::int64_t global_batch = kRowsOfStep) {
+  libtorch::DdpOptions options;
+  options.reproducible = {.micro_batches = micro_batches, .global_batch = global_batch};
+  return options;
+}
+
+// The rows of this rank in a step.
+std::pair<std::int64_t, std::int64_t> own_rows(int rank, int ranks) {
+  const data::MicroBatchRange own = data::micro_batches_of(kMicroBatches, rank, ranks);
+  return {std::min<std::int64_t>(kRowsOfStep, 3 * own.begin), std::min<std::int64_t>(kRowsOfStep, 3 * own.end)};
+}
+
+Tensors state_of(const nn::Module& module) {
+  Tensors state = weights_of(module);
+  for (const auto& buffer : module.named_buffers()) state[buffer.key()] = buffer.value().clone();
+  return state;
+}
+
+struct CnnImpl : nn::Module {
+  explicit CnnImpl(const nn::BatchNormOptions& options = nn::BatchNormOptions(4))
+      : over_images(register_module("over_images", nn::BatchNorm2d(options))) {}
+  nn::Conv2d first = register_module("first", nn::Conv2d(nn::Conv2dOptions(1, 4, 3)));
+  nn::BatchNorm2d over_images;
+  nn::Linear middle = register_module("middle", nn::Linear(4 * 4 * 4, 5));
+  nn::BatchNorm1d over_rows = register_module("over_rows", nn::BatchNorm1d(5));
+  nn::Linear head = register_module("head", nn::Linear(5, 3));
+  at::Tensor forward(const at::Tensor& x) {
+    return head(over_rows(middle(at::silu(over_images(first(x))).flatten(1))));
+  }
+};
+TORCH_MODULE(Cnn);
+
+struct Trained {
+  int ranks = 1;
+  std::int64_t stop = 5;
+  std::string folder = {};
+  Shard shard = Shard::none;
+  nn::BatchNormOptions norm = nn::BatchNormOptions(4);
+  at::ScalarType dtype = at::kFloat;
+};
+
+// Weights and buffers after each step, of rank 0; all ranks must have the same.
+std::vector<Tensors> record_of(const Trained& run) {
+  std::vector<std::vector<Tensors>> records(static_cast<std::size_t>(run.ranks));
+  run_torch_ranks(run.ranks, [&](const Group& group) {
+    Cnn model(run.norm);
+    initialize(*model, 4);
+    model->to(run.dtype);
+    libtorch::DdpOptions options = fixed();
+    options.shard = run.shard;
+    DistributedDataParallel ddp(model, group, options);
+    ::torch::optim::Adam whole(ddp.parameters(), ::torch::optim::AdamOptions(0.01));
+    std::optional<libtorch::ShardedOptimizer<::torch::optim::Adam>> in_shards;
+    if (run.shard == Shard::optimizer) in_shards.emplace(ddp, ::torch::optim::AdamOptions(0.01));
+    std::optional<libtorch::Snapshots> snapshots;
+    if (!run.folder.empty()) {
+      snapshots.emplace(run.folder, ddp, SnapshotOptions{.every = 1});
+      snapshots->add("optimizer", whole);
+      snapshots->restore();
+    }
+    const auto [first, last] = own_rows(group->rank(), run.ranks);
+    while (ddp.steps() < run.stop) {
+      const auto seed = static_cast<std::uint64_t>(2 * ddp.steps());
+      const at::Tensor x = random_tensor({kRowsOfStep, 1, 6, 6}, seed).to(run.dtype);
+      const at::Tensor y = random_classes({kRowsOfStep}, 3, seed + 1);
+      model->zero_grad();
+      ddp.backward(last - first, [&, first = first](std::int64_t begin, std::int64_t end) {
+        return at::cross_entropy_loss(ddp(x.slice(0, first + begin, first + end)),
+                                      y.slice(0, first + begin, first + end));
+      });
+      if (in_shards) {
+        in_shards->step();
+      } else {
+        whole.step();
+      }
+      records[static_cast<std::size_t>(group->rank())].push_back(state_of(*model));
+      if (snapshots) {
+        snapshots->step();
+        snapshots->wait();
+      }
+    }
+  });
+  for (const auto& record : records) {
+    EXPECT_EQ(record.size(), records[0].size());
+    for (std::size_t i = 0; i < record.size(); ++i) EXPECT_TRUE(same_bits(record[i], records[0][i]));
+  }
+  return records[0];
+}
+
+void expect_same(const std::vector<Tensors>& seen, const std::vector<Tensors>& wanted) {
+  ASSERT_EQ(seen.size(), wanted.size());
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(same_bits(seen[i], wanted[i])) << "after step " << i;
+}
+
+TEST(RunningStatistics, HaveTheSameBitsAtAnyNumberOfRanks) {
+  struct Case {
+    const char* name;
+    Trained run;
+  };
+  const Case cases[] = {{"momentum", {}},
+                        {"cumulative average", {.norm = nn::BatchNormOptions(4).momentum(torch::nullopt)}},
+                        {"float64", {.dtype = at::kDouble}},
+                        {"shards", {.shard = Shard::optimizer}}};
+  for (const Case& it : cases) {
+    SCOPED_TRACE(it.name);
+    const std::vector<Tensors> alone = record_of(it.run);
+    EXPECT_EQ(alone.back().at("over_rows.num_batches_tracked").item<std::int64_t>(), it.run.stop);
+    for (const int ranks : {2, 3, 4, 8}) {
+      SCOPED_TRACE(ranks);
+      Trained run = it.run;
+      run.ranks = ranks;
+      expect_same(record_of(run), alone);
+    }
+  }
+}
+
+TEST(RunningStatistics, HaveTheSameBitsOverResumesAtOtherNumbersOfRanks) {
+  const std::vector<Tensors> undisturbed = record_of({.stop = 9});
+  const TemporaryFolder folder;
+  std::vector<Tensors> seen;
+  for (const auto& [ranks, stop] : std::vector<std::pair<int, std::int64_t>>{{3, 2}, {1, 4}, {2, 7}, {8, 9}}) {
+    for (Tensors& state : record_of({.ranks = ranks, .stop = stop, .folder = folder.string()})) {
+      seen.push_back(std::move(state));
+    }
+  }
+  expect_same(seen, undisturbed);
+}
+
+// The statistics of `x` [rows, channels, values] after a step, where micro-batches of `sizes` rows are normalised.
+std::pair<at::Tensor, at::Tensor> expected(const at::Tensor& x, const std::vector<std::int64_t>& sizes, double momentum) {
+  at::Tensor mean = at::zeros({x.size(1)}, at::kDouble), var = at::zeros({x.size(1)}, at::kDouble);
+  double values = 0, degrees = 0;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    const at::Tensor rows = x.slice(0, begin, begin + size).to(at::kDouble).transpose(0, 1).flatten(1);
+    begin += size;
+    const auto n = static_cast<double>(rows.size(1));
+    if (n < 2) continue;
+    mean += n * rows.mean(1);
+    var += (n - 1) * rows.var(1, /*unbiased=*/true);
+    values += n;
+    degrees += n - 1;
+  }
+  return {momentum * mean / values, 1 - momentum + momentum * var / degrees};
+}
+
+TEST(RunningStatistics, AreTheMeanOverTheMicroBatchesWeightedByWhatEachNormalised) {
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    for (const bool has_places : {false, true}) {
+      SCOPED_TRACE(has_places ? "images" : "rows");
+      const at::Tensor x = has_places ? random_tensor({kRowsOfStep, 3, 2, 2}, 5) : random_tensor({kRowsOfStep, 3}, 6);
+      const auto [mean, var] = expected(x.reshape({kRowsOfStep, 3, -1}), {3, 3, 3, 3, 3, 3, 2, 0}, 0.1);
+      run_torch_ranks(ranks, [&, &mean = mean, &var = var](const Group& group) {
+        nn::Sequential model;
+        has_places ? model->push_back("norm", nn::BatchNorm2d(3)) : model->push_back("norm", nn::BatchNorm1d(3));
+        DistributedDataParallel ddp(model, group, fixed());
+        const auto [first, last] = own_rows(group->rank(), ranks);
+        ddp.backward(last - first, [&, first = first](std::int64_t begin, std::int64_t end) {
+          return ddp(x.slice(0, first + begin, first + end)).square().mean();
+        });
+        const Tensors state = state_of(*model);
+        EXPECT_TRUE(at::allclose(state.at("norm.running_mean").to(at::kDouble), mean, 1e-5, 1e-6));
+        EXPECT_TRUE(at::allclose(state.at("norm.running_var").to(at::kDouble), var, 1e-5, 1e-6));
+        EXPECT_EQ(state.at("norm.num_batches_tracked").item<std::int64_t>(), 1);
+      });
+    }
+  }
+}
+
+// What becomes of a step of 4 rows of ones in two micro-batches.
+std::string outcome_for(const std::function<nn::Sequential()>& make, int ranks,
+                        const std::function<at::Tensor(at::Tensor)>& before = [](at::Tensor x) { return x; }) {
+  return outcome_of([&] {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      nn::Sequential module = make();
+      DistributedDataParallel ddp(module, group, fixed(2, 4));
+      ddp.backward(4 / ranks, [&](std::int64_t begin, std::int64_t end) {
+        return ddp(before(at::ones({end - begin, 3}))).sum();
+      });
+      EXPECT_EQ(ddp.last_weight(), 4);
+    });
+  });
+}
+
+struct Counts : nn::Module {
+  at::Tensor seen = register_buffer("seen", at::zeros({}));
+  nn::Linear linear = register_module("linear", nn::Linear(3, 4));
+  at::Tensor forward(const at::Tensor& x) {
+    seen += x.size(0);
+    return linear(x);
+  }
+};
+
+TEST(RunningStatistics, OtherWritesAreRefused) {
+  const nn::BatchNormOptions without_statistics = nn::BatchNormOptions(4).track_running_stats(false);
+  EXPECT_EQ(outcome_for([&] { return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(without_statistics)); }, 2),
+            "nothing");
+  expect_message("libtorch", "a forward that writes a buffer of its own",
+                 outcome_for([] { return nn::Sequential(std::make_shared<Counts>()); }, 1));
+  nn::BatchNorm1d other(3);
+  const auto alone = [] { return nn::Sequential(nn::Linear(3, 4)); };
+  expect_message("libtorch", "a batch norm of another network in a micro-batch",
+                 outcome_for(alone, 1, [&](at::Tensor x) { return other(x).detach(); }));
+  other->eval();
+  EXPECT_EQ(outcome_for(alone, 1, [&](at::Tensor x) { return other(x).detach(); }), "nothing");
+}
+
+TEST(RunningStatistics, AreThoseBeforeAStepThatFails) {
+  run_torch_ranks(1, [](const Group& group) {
+    nn::Sequential model(nn::Linear(3, 4), nn::BatchNorm1d(4));
+    DistributedDataParallel ddp(model, group, fixed(2, 4));
+    const Tensors before = state_of(*model);
+    EXPECT_THROW(ddp.backward(4,
+                              [&](std::int64_t begin, std::int64_t end) {
+                                const at::Tensor loss = ddp(random_tensor({end - begin, 3}, 1)).sum();
+                                return begin > 0 ? throw std::runtime_error("no rows") : loss;
+                              }),
+                 std::runtime_error);
+    EXPECT_TRUE(same_bits(state_of(*model), before));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing::running_statistics_test
