@@ -34,10 +34,10 @@ struct MicroBatchBuffers::Observed {
     if (name == kInstanceNorm) running->is_instance_norm_ = true;  // it calls batch_norm with copies of its statistics
     if (name != "aten::batch_norm" || running->is_instance_norm_) return nullptr;
     const auto inputs = call.inputs();  // input, weight, bias, running_mean, running_var, training, ...
-    if (inputs.size() < 6 || !inputs[5].toBool() || !inputs[3].isTensor()) return nullptr;
+    if (inputs.size() < 6 || !inputs[5].toBool() || !inputs[3].isTensor() || !inputs[4].isTensor()) return nullptr;
     const at::Tensor& input = inputs[0].toTensor();
     if (input.dim() < 2 || input.size(1) == 0) return nullptr;
-    running->saw(inputs[3].toTensor(), input.numel() / input.size(1));
+    running->saw(inputs[3].toTensor(), inputs[4].toTensor(), input.numel() / input.size(1));
     return nullptr;
   }
   static void end(const at::RecordFunction& call, at::ObserverContext* /*of_begin*/) {
@@ -57,9 +57,9 @@ std::vector<MicroBatchBuffers::Statistic*> MicroBatchBuffers::Norm::statistics()
   return all;
 }
 
-MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, bool has_micro_batches)
-    : is_on_(has_micro_batches) {
-  if (!is_on_) return;
+MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, const DdpOptions& options)
+    : reproducible_(options.reproducible) {
+  if (!reproducible_.is_on()) return;
   std::vector<NamedTensor> buffers = state_of(module);
   std::erase_if(buffers, [](const NamedTensor& item) { return item.is_parameter; });
   const auto take = [&](const std::string& name) -> std::optional<Statistic> {
@@ -73,7 +73,8 @@ MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, bool has
   for (const NamedTensor& item : buffers) names.push_back(item.name);
   for (const std::string& name : names) {
     const std::string prefix = prefix_of(name);
-    if (name != prefix + "running_mean") continue;
+    const auto has_rule = [&](const char* of) { return options.buffer_rules.contains(prefix + of); };
+    if (name != prefix + "running_mean" || has_rule("running_mean") || has_rule("running_var")) continue;
     auto mean = take(name);
     auto var = take(prefix + "running_var");
     if (!var || !at::isFloatingType(mean->tensor.scalar_type()) || !at::isFloatingType(var->tensor.scalar_type())) {
@@ -81,7 +82,7 @@ MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, bool has
     }
     norms_.push_back({.mean = std::move(*mean), .var = std::move(*var), .count = take(prefix + "num_batches_tracked")});
   }
-  for (NamedTensor& buffer : buffers) others_.push_back({std::move(buffer)});
+  others_ = WrittenBuffers(std::move(buffers), options.buffer_rules);
 }
 
 std::vector<ParameterSpec> MicroBatchBuffers::specs() const {
@@ -95,12 +96,18 @@ std::vector<ParameterSpec> MicroBatchBuffers::specs() const {
     add(norm.var.name, norm.var.tensor.sizes().vec());
     add(prefix_of(norm.mean.name) + "(values normalised)", {3});
   }
+  if (others_.size() > 0) {
+    specs.push_back({fmt::format("(written buffers{})", others_.describe_rules()),
+                     DType::f32,
+                     {static_cast<std::int64_t>(others_.size())}});
+  }
   return specs;
 }
 
 MicroBatchBuffers::Step::Step(MicroBatchBuffers& buffers) : buffers_(buffers), outer_(running) {
   running = &buffers;
   buffers.is_begun_ = false;
+  buffers.others_.begin_step();
   at::RecordFunctionCallback observer(&Observed::begin, &Observed::end);
   observer.needsInputs(true).scopes({at::RecordScope::FUNCTION});
   observer_ = at::addThreadLocalCallback(std::move(observer));
@@ -119,6 +126,7 @@ void MicroBatchBuffers::restore() {
   for (Norm& norm : norms_) {
     for (Statistic* statistic : norm.statistics()) statistic->tensor.copy_(statistic->before);
   }
+  others_.restore();
 }
 
 void MicroBatchBuffers::begin_micro_batch() {
@@ -133,14 +141,14 @@ void MicroBatchBuffers::begin_micro_batch() {
       statistic->writes = writes_to(statistic->tensor);
     }
   }
-  for (Other& other : others_) other.writes = writes_to(other.buffer.tensor);
+  others_.begin_micro_batch();
 }
 
-void MicroBatchBuffers::saw(const at::Tensor& running_mean, std::int64_t values) {
+void MicroBatchBuffers::saw(const at::Tensor& running_mean, const at::Tensor& running_var, std::int64_t values) {
   if (!running_mean.defined()) return;
   const auto found = std::ranges::find_if(norms_, [&](Norm& norm) { return norm.mean.tensor.is_same(running_mean); });
   if (found == norms_.end()) {
-    saw_another_module_ = true;
+    saw_another_module_ |= !others_.saw_write(running_mean) || !others_.saw_write(running_var);
     return;
   }
   ++found->calls;
@@ -157,25 +165,28 @@ void MicroBatchBuffers::refuse_other_writes(std::int64_t step) const {
         "eval() on its network, or wrap both networks in one module",
         step));
   }
-  const auto refuse = [&](const std::string& name) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the forward of step {} wrote the buffer '{}', which would depend on the "
-                    "micro-batches that this rank has; only the running statistics of batch norms can be combined: "
-                    "keep the values in a parameter or in the program, or train without fixed micro-batches",
-                    step, name));
-  };
   for (const Norm& norm : norms_) {
     if (norm.calls > 0) continue;
     for (const Statistic* statistic : norm.statistics()) {
-      if (writes_to(statistic->tensor) != statistic->writes) refuse(statistic->name);
+      if (writes_to(statistic->tensor) == statistic->writes) continue;
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: the forward of step {} wrote '{}' without torch's batch_norm, so it is "
+                      "not known how the values of fixed micro-batches are combined; say it in "
+                      "DdpOptions::buffer_rules, for each buffer of that layer",
+                      step, statistic->name));
     }
   }
-  for (const auto& [buffer, writes] : others_) {
-    if (writes_to(buffer.tensor) != writes) refuse(buffer.name);
+  if (written_on_device_.empty()) return;
+  if (const auto name = others_.written_besides(written_on_device_)) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the forward of step {} wrote the buffer '{}', which no forward of the "
+        "first step had written; on a device the first step decides which buffers are combined: write it in "
+        "the first step too, or keep it out of the module",
+        step, *name));
   }
 }
 
-void MicroBatchBuffers::add_to(std::span<at::Tensor> views) {
+void MicroBatchBuffers::add_to(std::span<at::Tensor> views, std::int64_t rows) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < norms_.size(); ++i) {
     const Norm& norm = norms_[i];
@@ -194,10 +205,14 @@ void MicroBatchBuffers::add_to(std::span<at::Tensor> views) {
       numbers[2].zero_();
     }
   }
+  if (others_.size() == 0) return;
+  std::vector<float> is_written;
+  for (const bool is : others_.end_micro_batch(rows)) is_written.push_back(is ? 1.0f : 0.0f);
+  views.back().copy_(at::tensor(is_written));
 }
 
-void MicroBatchBuffers::finish_step(std::span<const at::Tensor> views) {
-  if (!std::exchange(is_begun_, false)) return;
+std::string MicroBatchBuffers::finish_step(std::span<const at::Tensor> views, ProcessGroup& group) {
+  if (!std::exchange(is_begun_, false)) return "";
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < norms_.size(); ++i) {
     const at::Tensor values = views[3 * i + 2][0], degrees = views[3 * i + 2][1];
@@ -211,6 +226,16 @@ void MicroBatchBuffers::finish_step(std::span<const at::Tensor> views) {
     write(norms_[i].var, views[3 * i + 1], degrees);
     if (norms_[i].count) write(*norms_[i].count, views[3 * i + 2][2], values);
   }
+  if (others_.size() == 0) return "";
+  std::vector<bool> is_written = written_on_device_;
+  if (is_written.empty()) {
+    const at::Tensor sums = views.back().cpu();
+    for (std::int64_t i = 0; i < sums.size(0); ++i) is_written.push_back(sums[i].item<float>() > 0);
+    // The host must not wait for the device in each step to learn that a mask is not written.
+    if (!views.back().is_cpu()) written_on_device_ = is_written;
+  }
+  const int most = (reproducible_.micro_batches + group.size() - 1) / group.size();
+  return others_.combine(is_written, most, group);
 }
 
 }  // namespace lockstep::libtorch

@@ -7,12 +7,13 @@
 // a channel that the micro-batch normalised, `running_var` by n - 1, and `num_batches_tracked` by n. The sums travel as
 // companions of the gradients (ReducerOptions::companions), in the tree of the micro-batches.
 //
+// Buffers that are not running statistics of a batch norm are combined by WrittenBuffers.
+//
 // A batch norm is recognised by its calls of torch's operator batch_norm, which are observed (ATen/record_function.h)
 // on the thread that runs the micro-batch. So it may belong to any class, also to a ScriptModule. A batch norm that
 // trains in the micro-batch of another module is refused, because its statistics would be those of this rank's rows.
 //
 // Threads: one at a time.
-// Failure: InvalidArgument for a forward that writes another buffer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,13 +26,14 @@
 
 #include "lockstep/ddp/bucket_plan.h"
 #include "runtime/libtorch/module_state.h"
+#include "runtime/libtorch/written_buffers.h"
 
 namespace lockstep::libtorch {
 
 class MicroBatchBuffers {
  public:
   // Without fixed micro-batches all functions do nothing.
-  MicroBatchBuffers(const ::torch::nn::Module& module, bool has_micro_batches);
+  MicroBatchBuffers(const ::torch::nn::Module& module, const DdpOptions& options);
 
   // The specs of the sums. The Reducer has them as its companions.
   std::vector<ParameterSpec> specs() const;
@@ -55,13 +57,16 @@ class MicroBatchBuffers {
 
   // A micro-batch begins, with the buffers of the step.
   void begin_micro_batch();
-  // After its forward. InvalidArgument if it wrote a buffer that can't be combined, or if a batch norm of another
-  // module trained.
+  // After its forward. InvalidArgument if a batch norm of another module trained, or if running statistics were written
+  // by something else than a batch norm.
   void refuse_other_writes(std::int64_t step) const;
-  // After its backward: writes what the micro-batch adds to the sums to `views`, which are in the order of specs().
-  void add_to(std::span<at::Tensor> views);
-  // After the step's last micro-batch: `views` hold the sums of all ranks, all divided by one number.
-  void finish_step(std::span<const at::Tensor> views);
+  // After its backward: writes what a micro-batch of `rows` rows adds to the sums to `views`, which are in the order of
+  // specs().
+  void add_to(std::span<at::Tensor> views, std::int64_t rows);
+  // After the step's last micro-batch: `views` hold the sums of all ranks, all divided by one number. Collective and
+  // blocking if a micro-batch wrote a buffer that is not a batch norm's. Returns the text of an error that all ranks
+  // have, or nothing.
+  std::string finish_step(std::span<const at::Tensor> views, ProcessGroup& group);
 
  private:
   // A buffer of a batch norm.
@@ -82,21 +87,18 @@ class MicroBatchBuffers {
     std::vector<const Statistic*> statistics() const;
     std::vector<Statistic*> statistics();
   };
-  struct Other {
-    NamedTensor buffer;
-    std::uint64_t writes = 0;  // before the micro-batch
-  };
   struct Observed;
 
   void restore();
-  void saw(const at::Tensor& running_mean, std::int64_t values);
+  void saw(const at::Tensor& running_mean, const at::Tensor& running_var, std::int64_t values);
 
-  bool is_on_;
+  Reproducible reproducible_;
   std::vector<Norm> norms_;
-  std::vector<Other> others_;
-  bool is_begun_ = false;            // the buffers differ from the step's
-  bool is_instance_norm_ = false;    // the calls now observed belong to an instance norm
-  bool saw_another_module_ = false;  // a batch norm of another module has trained in this micro-batch
+  WrittenBuffers others_;
+  std::vector<bool> written_on_device_;  // which of others_ the first step wrote, on a device; else empty
+  bool is_begun_ = false;                // the buffers differ from the step's
+  bool is_instance_norm_ = false;        // the calls now observed belong to an instance norm
+  bool saw_another_module_ = false;      // a batch norm of another module has trained in this micro-batch
 };
 
 }  // namespace lockstep::libtorch

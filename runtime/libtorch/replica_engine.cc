@@ -176,9 +176,11 @@ void ReplicaEngine::end() {
   at::autocast::clear_cache();
   if (!trainer.in_step()) return;  // nothing of this module's got a gradient
   trainer.spend_weight();
+  std::string refusal;
   try {
     refuse_other_forward();
     gradients.finish(began_);
+    refusal = gradients.finish_buffers();
   } catch (...) {
     fail();
     throw;
@@ -186,7 +188,9 @@ void ReplicaEngine::end() {
   trace::keep_span(trace::SpanKind::backward, began_, trace::Time::clock::now());
   // Outside of the handler: close() throws on all ranks alike, when the step is over and .grad has its gradients.
   const OnCurrentStream ordered(*group);
+  const std::int64_t step = trainer.step();
   trainer.close();
+  if (!refusal.empty()) throw InvalidArgument(fmt::format("DistributedDataParallel: in step {} {}", step, refusal));
 }
 
 // Torch's threads may hold a step that an exception has ended for longer than the program holds its replica. So that

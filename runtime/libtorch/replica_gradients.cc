@@ -268,7 +268,12 @@ void Gradients::finish(trace::Time backward_began) {
   }
   tell_of_unused();
   shards_.set_has_means(shards_.are_cut());
-  module_.micro_batch_buffers.finish_step(buffer_sums_);
+}
+
+std::string Gradients::finish_buffers() {
+  if (!trainer_.is_synchronized()) return "";
+  const OnCurrentStream ordered(*module_.group);
+  return module_.micro_batch_buffers.finish_step(buffer_sums_, *module_.group);
 }
 
 // The last of a micro-batch, for the last bucket.
@@ -276,7 +281,8 @@ void Gradients::bring_buffers() {
   if (buffer_sums_.empty()) return;
   const StreamView here = current_stream(module_.group->device());
   put_in_order(stream_, here);
-  module_.micro_batch_buffers.add_to(buffer_sums_);
+  const auto& micro_batch = trainer_.micro_batch();
+  module_.micro_batch_buffers.add_to(buffer_sums_, micro_batch->end - micro_batch->begin);
   put_in_order(here, stream_);
   for (std::size_t i = 0; i < buffer_sums_.size(); ++i) mark_ready(slots_.size() + i);
 }

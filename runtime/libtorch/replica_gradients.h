@@ -57,6 +57,8 @@ class Gradients {
   // Finishes the Trainer's micro-batch, and of a synchronised one writes .grad: the step's mean (or sum), on top of
   // earlier gradients. `backward_began`: for the trace of a step alone.
   void finish(trace::Time backward_began);
+  // After finish(): writes the buffers that the fixed micro-batches have written. Returns an error that all ranks have.
+  std::string finish_buffers();
   // Trainer::give_up(), with the gradients of earlier steps where they were.
   void give_up() noexcept;
   // The gradients of earlier steps do not come back, for the program may have cleared its own since.

@@ -61,7 +61,7 @@ TrainedModule::TrainedModule(const ::torch::nn::Module& module, std::shared_ptr<
       module_(module),
       state_(state_of(module)),
       parts_(parts_of(module)),
-      micro_batch_buffers(module, options.reproducible.is_on()),
+      micro_batch_buffers(module, options),
       trainer(group, sort_parameters(),
               Trainer::Options::of(options, /*track_unused=*/true, group.get(),
                                    static_cast<int>(micro_batch_buffers.specs().size()))) {}

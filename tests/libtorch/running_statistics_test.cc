@@ -2,6 +2,7 @@
 // Batch norms whose steps have fixed micro-batches: running statistics have the same bits at any number of ranks, and
 // are the mean over the micro-batches. The expected values are computed here from the rows, in float64.
 #include <functional>
+#include <map>
 
 #include "lockstep/data/sampler.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
@@ -148,7 +149,8 @@ TEST(RunningStatistics, HaveTheSameBitsOverResumesAtOtherNumbersOfRanks) {
 }
 
 // The statistics of `x` [rows, channels, values] after a step, where micro-batches of `sizes` rows are normalised.
-std::pair<at::Tensor, at::Tensor> expected(const at::Tensor& x, const std::vector<std::int64_t>& sizes, double momentum) {
+std::pair<at::Tensor, at::Tensor> expected(const at::Tensor& x, const std::vector<std::int64_t>& sizes,
+                                           double momentum) {
   at::Tensor mean = at::zeros({x.size(1)}, at::kDouble), var = at::zeros({x.size(1)}, at::kDouble);
   double values = 0, degrees = 0;
   std::int64_t begin = 0;
@@ -189,42 +191,135 @@ TEST(RunningStatistics, AreTheMeanOverTheMicroBatchesWeightedByWhatEachNormalise
   }
 }
 
-// What becomes of a step of 4 rows of ones in two micro-batches.
-std::string outcome_for(const std::function<nn::Sequential()>& make, int ranks,
-                        const std::function<at::Tensor(at::Tensor)>& before = [](at::Tensor x) { return x; }) {
+// A forward that writes buffers of its own.
+struct Writes : nn::Module {
+  at::Tensor first = register_buffer("first", at::zeros({3}));
+  at::Tensor sum = register_buffer("sum", at::full({}, std::int64_t{1} << 40, at::kLong));
+  at::Tensor mean = register_buffer("mean", at::ones({3}));
+  at::Tensor least = register_buffer("least", at::full({3}, 0.25));
+  at::Tensor most = register_buffer("most", at::full({3}, 0.25));
+  at::Tensor forwards = register_buffer("forwards", at::zeros({}, at::kLong));
+  nn::Linear linear = register_module("linear", nn::Linear(3, 4));
+  at::Tensor forward(const at::Tensor& x) {
+    {
+      const at::NoGradGuard no_grad;
+      first.copy_(x[0]);
+      sum += x.size(0);
+      mean.mul_(0.5).add_(x.mean(0), 0.5);
+      least.copy_(at::minimum(least, std::get<0>(x.min(0))));
+      most.copy_(at::maximum(most, std::get<0>(x.max(0))));
+      forwards += 1;
+    }
+    return linear(x);
+  }
+};
+
+const std::map<std::string, libtorch::BufferRule> kRules{{"first", libtorch::BufferRule::first},
+                                                         {"sum", libtorch::BufferRule::sum},
+                                                         {"mean", libtorch::BufferRule::mean},
+                                                         {"least", libtorch::BufferRule::min},
+                                                         {"most", libtorch::BufferRule::max}};
+
+// The buffers after two steps with the rows of `x`, of the last rank, which has no rows at 8 ranks.
+Tensors state_with_rules(int ranks, const at::Tensor& x) {
+  Tensors state;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Writes model;
+    initialize(model, 3);
+    libtorch::DdpOptions options = fixed();
+    options.buffer_rules = kRules;
+    DistributedDataParallel ddp(model, group, options);
+    const auto [first, last] = own_rows(group->rank(), ranks);
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      ddp.backward(last - first, [&, first = first](std::int64_t begin, std::int64_t end) {
+        return ddp(x.slice(0, first + begin, first + end)).square().mean();
+      });
+    }
+    if (group->rank() == ranks - 1) state = state_of(model);
+  });
+  return state;
+}
+
+TEST(WrittenBuffers, AreCombinedByTheirRules) {
+  const at::Tensor x = random_tensor({kRowsOfStep, 3}, 7);
+  const Tensors alone = state_with_rules(1, x);
+  EXPECT_TRUE(at::equal(alone.at("first"), x[0]));
+  EXPECT_EQ(alone.at("sum").item<std::int64_t>(), (std::int64_t{1} << 40) + 2 * kRowsOfStep);
+  EXPECT_TRUE(at::allclose(alone.at("mean"), 0.25 + 0.75 * x.mean(0)));
+  EXPECT_TRUE(at::equal(alone.at("least"), at::minimum(at::full({3}, 0.25), std::get<0>(x.min(0)))));
+  EXPECT_TRUE(at::equal(alone.at("most"), at::maximum(at::full({3}, 0.25), std::get<0>(x.max(0)))));
+  EXPECT_EQ(alone.at("forwards").item<std::int64_t>(), 2) << "equal in all micro-batches";
+  for (const int ranks : {2, 3, 8}) EXPECT_TRUE(same_bits(state_with_rules(ranks, x), alone)) << ranks << " ranks";
+}
+
+libtorch::DdpOptions with_rule(const std::string& name, libtorch::BufferRule rule) {
+  libtorch::DdpOptions options = fixed(2, 4);
+  options.buffer_rules = {{name, rule}};
+  return options;
+}
+
+// What becomes of a step of 4 rows in two micro-batches. `before` is called with a micro-batch's rows.
+std::string outcome_for(
+    const std::function<nn::Sequential()>& make, int ranks, const libtorch::DdpOptions& options = fixed(2, 4),
+    const std::function<at::Tensor(at::Tensor)>& before = [](at::Tensor x) { return x; }) {
   return outcome_of([&] {
     run_torch_ranks(ranks, [&](const Group& group) {
       nn::Sequential module = make();
-      DistributedDataParallel ddp(module, group, fixed(2, 4));
+      DistributedDataParallel ddp(module, group, options);
       ddp.backward(4 / ranks, [&](std::int64_t begin, std::int64_t end) {
-        return ddp(before(at::ones({end - begin, 3}))).sum();
+        return ddp(before(random_tensor({end - begin, 3}, static_cast<std::uint64_t>(begin + group->rank())))).sum();
       });
       EXPECT_EQ(ddp.last_weight(), 4);
     });
   });
 }
 
-struct Counts : nn::Module {
-  at::Tensor seen = register_buffer("seen", at::zeros({}));
-  nn::Linear linear = register_module("linear", nn::Linear(3, 4));
-  at::Tensor forward(const at::Tensor& x) {
-    seen += x.size(0);
-    return linear(x);
-  }
-};
+TEST(WrittenBuffers, WithoutARuleThatSuitsAreRefused) {
+  const auto make = [] { return nn::Sequential(std::make_shared<Writes>()); };
+  expect_message("libtorch", "micro-batches that leave different values", outcome_for(make, 1));
+  expect_text(outcome_for(make, 2),
+              {"in step 0 the fixed micro-batches left different values in the buffer '0.first'"});
+  expect_message("libtorch", "a rule for a buffer that is not there",
+                 outcome_for(make, 1, with_rule("0.second", libtorch::BufferRule::sum)));
+  expect_message("libtorch", "a mean of integers",
+                 outcome_for(make, 1, with_rule("0.sum", libtorch::BufferRule::mean)));
+  const std::string one_rank = outcome_of([&] {
+    run_torch_ranks(2, [&](const Group& group) {
+      Writes module;
+      const auto rule = group->rank() == 0 ? libtorch::BufferRule::sum : libtorch::BufferRule::max;
+      const DistributedDataParallel ddp(module, group, with_rule("sum", rule));
+    });
+  });
+  expect_text(one_rank, {"Mismatch", "(written buffers, sum: sum)", "(written buffers, sum: max)"});
+}
 
-TEST(RunningStatistics, OtherWritesAreRefused) {
+TEST(RunningStatistics, OfAnotherNetworkAreRefused) {
   const nn::BatchNormOptions without_statistics = nn::BatchNormOptions(4).track_running_stats(false);
   EXPECT_EQ(outcome_for([&] { return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(without_statistics)); }, 2),
             "nothing");
-  expect_message("libtorch", "a forward that writes a buffer of its own",
-                 outcome_for([] { return nn::Sequential(std::make_shared<Counts>()); }, 1));
   nn::BatchNorm1d other(3);
   const auto alone = [] { return nn::Sequential(nn::Linear(3, 4)); };
-  expect_message("libtorch", "a batch norm of another network in a micro-batch",
-                 outcome_for(alone, 1, [&](at::Tensor x) { return other(x).detach(); }));
+  const auto with_other = [&](const at::Tensor& x) { return other(x).detach(); };
+  expect_message("libtorch", "a batch norm of another network", outcome_for(alone, 1, fixed(2, 4), with_other));
   other->eval();
-  EXPECT_EQ(outcome_for(alone, 1, [&](at::Tensor x) { return other(x).detach(); }), "nothing");
+  EXPECT_EQ(outcome_for(alone, 1, fixed(2, 4), with_other), "nothing");
+}
+
+struct Instances : nn::Module {
+  nn::InstanceNorm1d norm =
+      register_module("norm", nn::InstanceNorm1d(nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
+  at::Tensor forward(const at::Tensor& x) { return norm(x.unsqueeze(2) * at::arange(1, 3)); }
+};
+
+TEST(RunningStatistics, OfAnInstanceNormNeedARule) {
+  const auto make = [] { return nn::Sequential(std::make_shared<Instances>()); };
+  expect_message("libtorch", "an instance norm that keeps statistics", outcome_for(make, 1));
+  libtorch::DdpOptions options = fixed(2, 4);
+  for (const char* name : {"0.norm.running_mean", "0.norm.running_var"}) {
+    options.buffer_rules[name] = libtorch::BufferRule::mean;
+  }
+  EXPECT_EQ(outcome_for(make, 2, options), "nothing");
 }
 
 TEST(RunningStatistics, AreThoseBeforeAStepThatFails) {

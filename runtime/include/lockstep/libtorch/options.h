@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,11 @@
 #include "lockstep/ddp/reproducible.h"
 
 namespace lockstep::libtorch {
+
+// BufferRule says how the values that fixed micro-batches leave in a buffer become the buffer's value after the step.
+// Only micro-batches with rows count, in their order. `sum` adds the micro-batches' differences from the value before
+// the step, and `mean` adds the mean of these differences, weighted by rows. `min` and `max` work per element.
+enum class BufferRule : std::uint8_t { first, sum, mean, min, max };
 
 // DdpOptions holds the settings of DistributedDataParallel, which must be equal on all ranks. The first nine members
 // are copies of the members of lockstep::DdpOptions, because designated initialisers can't reach into a base class.
@@ -54,9 +60,17 @@ struct DdpOptions {
   // deterministic algorithms turned on, an operation of torch that has no deterministic algorithm throws an error.
   //
   // If `reproducible` is on, the constructor throws InvalidArgument for a module with a SyncBatchNorm, and on a device
-  // without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8). A backward throws InvalidArgument if its forward wrote a buffer
-  // (running statistics), because the buffer's values would depend on the order of the micro-batches.
+  // without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8). Each micro-batch begins with the buffers of the step; the
+  // running statistics of batch norms are averaged over the micro-batches. A backward throws InvalidArgument if its
+  // micro-batches left different values in another buffer for which `buffer_rules` has no rule, and for a batch norm in
+  // training mode that is not part of the module.
   Reproducible reproducible = {};
+  // The rules for buffers that forwards write and that are not running statistics of a batch norm, by the buffers'
+  // dotted names. Without a rule, the micro-batches must leave equal values. The rules are used only if `reproducible`
+  // is on. Buffers with a rule, and other written buffers, are sent to all ranks after each step, once per micro-batch;
+  // keep them small. On a device the host waits for them, and a buffer without a rule must be written in the first step
+  // or never.
+  std::map<std::string, BufferRule> buffer_rules = {};
   // The training state that the ranks divide among themselves. With Shard::optimizer each rank keeps the optimizer's
   // state of its shard and updates only the shard's weights. Shard::optimizer needs a ShardedOptimizer
   // (libtorch/sharded_optimizer.h), and changes nothing with a single rank. With Shard::optimizer the constructor
