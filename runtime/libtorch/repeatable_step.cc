@@ -101,7 +101,7 @@ std::uint64_t RepeatableStep::seed_of(std::uint32_t number) const {
   return bits[0] | std::uint64_t{bits[1]} << 32;
 }
 
-at::Generator RepeatableStep::generator(std::uint32_t draw) const {
+at::Generator RepeatableStep::generator(std::uint32_t key) const {
   constexpr std::uint32_t kNotAForward = 1u << 31;
   at::Generator of_process = at::globalContext().defaultGenerator(device_of(*module_.group));
   at::Generator own;
@@ -109,7 +109,7 @@ at::Generator RepeatableStep::generator(std::uint32_t draw) const {
     const std::lock_guard<std::mutex> lock(of_process.mutex());
     own = of_process.clone();
   }
-  own.set_current_seed(seed_of(kNotAForward | draw));
+  own.set_current_seed(seed_of(kNotAForward | key));
   return own;
 }
 

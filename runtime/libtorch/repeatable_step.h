@@ -40,9 +40,9 @@ class RepeatableStep {
   // InvalidArgument for a backward outside of the fixed micro-batches.
   void refuse_other_backward() const;
 
-  // A generator of the program's own draws, of the seed, the step, `draw`, and the fixed micro-batch, if one is under
+  // A generator of the program's own draws, of the seed, the step, `key`, and the fixed micro-batch, if one is under
   // way. Without fixed micro-batches also of the rank.
-  at::Generator generator(std::uint32_t draw) const;
+  at::Generator generator(std::uint32_t key) const;
   // The next forward is the first of its step, as in a fresh process.
   void restart() { step_ = -1; }
 

@@ -281,7 +281,7 @@ void Replica::watch_data(DataIdentity identity) { engine_->trainer.watch(std::mo
 void Replica::before_update(std::function<void()> action) { engine_->trainer.before_update(std::move(action)); }
 void Replica::before_accumulate(std::function<void()> action) { engine_->trainer.before_accumulate(std::move(action)); }
 void Replica::after_broadcast(std::function<void()> action) { engine_->after_broadcast = std::move(action); }
-at::Generator Replica::generator(std::uint32_t draw) const { return engine_->repeatable.generator(draw); }
+at::Generator Replica::generator(std::uint32_t key) const { return engine_->repeatable.generator(key); }
 std::optional<std::int64_t> Replica::weight_unit() const { return engine_->gradients.weight_unit(); }
 void Replica::set_weight_unit(std::int64_t unit) { engine_->gradients.set_weight_unit(unit); }
 

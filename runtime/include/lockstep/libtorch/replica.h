@@ -144,12 +144,12 @@ class LOCKSTEP_API Replica {
   // steps, with the same value on all ranks. Throws InvalidArgument if the number is negative.
   void set_steps(std::int64_t steps);
   // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise and
-  // latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In a call of
-  // loss_of with fixed micro-batches, the seed comes from the micro-batch and not from the rank. A run that resumes
-  // draws the same random numbers as a run that was not stopped. A second generator with the same `draw` in the same
-  // step, for example in another micro-batch, repeats the random numbers. A call of generator() does not change torch's
-  // default generators.
-  at::Generator generator(std::uint32_t draw = 0) const;
+  // latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), `key` and the rank. With fixed
+  // micro-batches the seed does not depend on the rank: in a call of loss_of it depends on the micro-batch, and between
+  // steps only on seed, steps() and `key`, such as the number of an environment. A run that resumes draws the same
+  // random numbers as a run that was not stopped. A second generator with the same `key` in the same step repeats the
+  // random numbers. A call of generator() does not change torch's default generators.
+  at::Generator generator(std::uint32_t key = 0) const;
   // Returns the sum of all ranks' weights in the last synchronised step, or 0 if no rank had data. After a backward
   // that is not synchronised, last_weight() returns the weight that this rank has accumulated in the step so far. On a
   // device last_weight() waits until the host knows the weight, and with Loss::sum returns only this rank's weight.
