@@ -20,11 +20,11 @@ struct GanImpl : nn::Module {
                      nn::ConvTranspose2d(nn::ConvTranspose2dOptions(32, 16, 4).stride(2).padding(1).bias(false)),
                      nn::BatchNorm2d(16), nn::ReLU(),
                      nn::ConvTranspose2d(nn::ConvTranspose2dOptions(16, 1, 4).stride(2).padding(1)), nn::Tanh()));
-  nn::Sequential discriminator =
-      register_module("discriminator",
-                      nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 4).stride(2).padding(1)), nn::LeakyReLU(leak),
-                                     nn::Conv2d(nn::Conv2dOptions(16, 32, 4).stride(2).padding(1).bias(false)),
-                                     nn::BatchNorm2d(32), nn::LeakyReLU(leak), nn::Conv2d(nn::Conv2dOptions(32, 1, 7))));
+  nn::Sequential discriminator = register_module(
+      "discriminator",
+      nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 4).stride(2).padding(1)), nn::LeakyReLU(leak),
+                     nn::Conv2d(nn::Conv2dOptions(16, 32, 4).stride(2).padding(1).bias(false)), nn::BatchNorm2d(32),
+                     nn::LeakyReLU(leak), nn::Conv2d(nn::Conv2dOptions(32, 1, 7))));
 
   GanImpl() {
     for (auto& part : modules(false)) {
