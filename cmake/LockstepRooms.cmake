@@ -122,8 +122,11 @@ lockstep_may_include(launcher/serve runtime/net runtime/store runtime/store/clie
 lockstep_may_include(launcher/snapshots runtime/device runtime/checkpoint runtime/checkpoint/snapshot launcher/base
                      launcher/flags)
 lockstep_may_include(launcher/bisect launcher/base launcher/flags)
+lockstep_may_include(launcher/replay runtime/checkpoint runtime/checkpoint/snapshot launcher/base launcher/flags
+                     launcher/snapshots launcher/bisect)
 lockstep_may_include(launcher launcher/base launcher/flags launcher/placement launcher/observe launcher/run
-                     launcher/hosts launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect)
+                     launcher/hosts launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect
+                     launcher/replay)
 # A program beside the launcher, which must not load what this one is there to load.
 lockstep_may_include(launcher/probe runtime/store runtime/device runtime/comm runtime/comm/init runtime/ddp
                      runtime/tensor)

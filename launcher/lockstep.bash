@@ -9,7 +9,7 @@ _lockstep() {
   [[ $flag != = ]] || flag=${COMP_WORDS[COMP_CWORD - 2]}
   COMPREPLY=()
   if ((COMP_CWORD == 1)); then
-    words="run ps top inspect trace logs stop report doctor snapshots bisect-step store --help --version"
+    words="run ps top inspect trace logs stop report doctor snapshots bisect-step replay store --help --version"
   else
     case $command in
       run) help=(run --help-all) ;;

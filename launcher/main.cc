@@ -18,6 +18,7 @@
 #include "launcher/hosts/several_hosts.h"
 #include "launcher/observe/report.h"
 #include "launcher/placement/preparation.h"
+#include "launcher/replay/replay.h"
 #include "launcher/run/run.h"
 #include "launcher/serve/serve.h"
 #include "launcher/snapshots/snapshots.h"
@@ -61,6 +62,9 @@ int run(int count, char** arguments) {
   if (const auto* options = std::get_if<SnapshotsOptions>(&parsed)) return snapshots_command(*options);
   if (const auto* options = std::get_if<ReportOptions>(&parsed)) return report_command(*options);
   if (const auto* options = std::get_if<BisectStepOptions>(&parsed)) return bisect_step_command(*options);
+  if (const auto* options = std::get_if<ReplayOptions>(&parsed)) {
+    return replay_command(*options, [](const RunOptions& of) { return run_command(of); });
+  }
   if (const auto* options = std::get_if<RunsOptions>(&parsed)) return runs_command(*options);
   if (std::holds_alternative<AgentOptions>(parsed)) {
     return agent_command({.run = [](AgentInput& input, const RunOptions& of) { return run_command(of, &input); },

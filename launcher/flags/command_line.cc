@@ -30,8 +30,9 @@ Answer usage_error(std::string_view command, std::string_view text) {
   return {.exit_code = kExitUsage, .out = {}, .err = fmt::format("lockstep{}: {}\n", command, text)};
 }
 
-constexpr std::array<std::string_view, 12> kCommands = {
-    "run", "ps", "top", "inspect", "trace", "logs", "stop", "report", "doctor", "snapshots", "bisect-step", "store"};
+constexpr std::array<std::string_view, 13> kCommands = {"run",         "ps",     "top",    "inspect", "trace",
+                                                        "logs",        "stop",   "report", "doctor",  "snapshots",
+                                                        "bisect-step", "replay", "store"};
 
 std::string list_of_commands() {
   return fmt::format("there are {} serve; see lockstep --help", fmt::join(kCommands, ", "));
@@ -133,6 +134,31 @@ MakeCommand add_bisect_step_flags(FlagTable& flags) {
   };
 }
 
+MakeCommand add_replay_flags(FlagTable& flags, const std::vector<std::string>& arguments) {
+  const auto options = std::make_shared<ReplayOptions>();
+  const auto words = std::make_shared<std::vector<std::string>>();
+  flags.add_words(*words);
+  flags.add("-n", "N", "The number of ranks of the replay, on this host. Default 1",
+            read_as(options->run.ranks.emplace(1), up_to(1'000'000), "give a number of ranks, at least 1"));
+  flags.add("--digests", "DIR",
+            "A folder that LOCKSTEP_STEP_DIGESTS named in the run of A and B: names the micro-batch and the gradient "
+            "that differ first. May be repeated",
+            &options->digests);
+  return [&flags, &arguments, options, words]() -> Command {
+    flags.read();
+    const auto mark = std::ranges::find(arguments, "--");
+    if (words->size() != 2 || mark == arguments.end() || mark + 1 == arguments.end()) {
+      refuse("use lockstep replay [FLAGS] A B -- PROGRAM [ARGUMENTS], with two snapshots of the program");
+    }
+    if (std::ranges::count(*words, "") > 0) refuse("a snapshot's name is empty");
+    options->from = words->front();
+    options->to = words->back();
+    options->run.command.assign(mark + 1, arguments.end());
+    options->run.arguments = arguments;
+    return *options;
+  };
+}
+
 // The flags of ps, top, inspect, trace, logs and stop.
 template <RunsOptions::What what>
 MakeCommand add_runs_flags(FlagTable& flags) {
@@ -195,6 +221,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   add(app, "snapshots", add_snapshots_flags);
   add(app, "report", add_report_flags);
   add(app, "bisect-step", add_bisect_step_flags);
+  add(app, "replay", [&](FlagTable& flags) { return add_replay_flags(flags, arguments); });
   add(app, "ps", add_runs_flags<What::ps>);
   add(app, "top", add_runs_flags<What::top>);
   add(app, "inspect", add_runs_flags<What::inspect>);
@@ -239,7 +266,10 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   };
   try {
     app.parse(reversed);
-    if (mark != arguments.end() && !is_run) return usage_error(command(), "'--' is for lockstep run only");
+    const bool takes_program = is_run || innermost()->get_name() == "replay";
+    if (mark != arguments.end() && !takes_program) {
+      return usage_error(command(), "'--' is for lockstep run and lockstep replay only");
+    }
     if (const auto parsed = commands.find(innermost()); parsed != commands.end()) return parsed->second.second();
   } catch (const InvalidArgument& error) {
     return usage_error(command(), error.what());

@@ -54,6 +54,13 @@ struct BisectStepOptions {
   std::vector<std::string> folders;  // folders that LOCKSTEP_STEP_DIGESTS named
 };
 
+// `lockstep replay`.
+struct ReplayOptions {
+  std::string from, to;              // the folders of two snapshots
+  std::vector<std::string> digests;  // folders that LOCKSTEP_STEP_DIGESTS named in the run that saved the snapshots
+  RunOptions run;                    // of the replay
+};
+
 // `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop`.
 struct RunsOptions {
   enum class What { ps, top, inspect, trace, logs, stop };
@@ -80,7 +87,7 @@ struct Answer {
 };
 
 using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, ReportOptions,
-                             BisectStepOptions, RunsOptions, AgentOptions, Answer>;
+                             BisectStepOptions, ReplayOptions, RunsOptions, AgentOptions, Answer>;
 
 // Parses `arguments`, which lack the program's own name. Torchrun's variables PET_* in `environment` supply flags of
 // `lockstep run` that are not given.

@@ -173,6 +173,27 @@ Exit codes:
   0        all steps that were recorded twice are equal
   1        they are not
   2        this command line is wrong, or there is nothing to compare)"},
+    {"replay", "Run a program again from a snapshot, and compare", "replay [FLAGS] A B -- PROGRAM [ARGUMENTS]",
+     R"(Examples:
+  lockstep replay run7/step-000000000200-g000001 run7/step-000000000400-g000001
+      -- ./train --snapshot-dir run7 ...
+  lockstep replay -n 4 --digests digests A B -- ./train ...
+
+For programs with Snapshots whose steps have the same bits each time: in fixed
+micro-batches at any number of ranks (docs/REPRODUCIBLE.md), else at that of
+the run. The program, with its own arguments, resumes from snapshot A on this
+host, and stops after the step of snapshot B. Then B and the snapshots between
+A and B are compared with those of the replay: "the same bits", or the last
+step that is equal, the first that differs, and what differs in it.
+The replay has a folder of its own in TMPDIR (/tmp), whatever the program's
+arguments say, and writes nothing to those of A and B.
+
+Exit codes:
+  0        the same bits
+  1        the bits differ
+  2        this command line is wrong, A or B is not a whole snapshot, or the
+           program does not come to the step of B
+  another  the program's, which failed)"},
     {"report", "Write a page and JSON about where a run's time went", "report [FLAGS] DIR [DIR...]", R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
   lockstep report logs   writes logs/report.html, logs/report.jsonl and

@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/stop.h"
@@ -24,6 +25,7 @@
 #include "runtime/snapshot/catalogue.h"
 #include "runtime/snapshot/item_list.h"
 #include "runtime/snapshot/open_snapshot.h"
+#include "runtime/snapshot/replay_request.h"
 #include "runtime/snapshot/rescue.h"
 #include "runtime/snapshot/snapshot_writer.h"
 
@@ -37,13 +39,20 @@ struct BasicSnapshots::Impl {
   Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
        const SnapshotOptions& the_options)
       : group(std::move(the_group)),
-        options(the_options),
+        replay(ReplayRequest::read(Environment::of_process())),
+        options(replay ? in_replay(the_options) : the_options),
         steps{std::move(the_steps)},
         items(*group),
-        catalogue(std::move(folder), *group, options),
+        catalogue(replay ? replay->folder : std::move(folder), *group, options),
         writer(*group, catalogue),
         rescue(*group, catalogue, items, writer, [this] { return are_steps_over(); }) {}
 
+  // A replay keeps all snapshots that are due, to find the first that differs.
+  static SnapshotOptions in_replay(SnapshotOptions options) {
+    options.keep_every = options.every;
+    options.keep_best = 0;
+    return options;
+  }
   std::int64_t count() const { return steps.front().count(); }
   bool are_steps_over() const {
     return std::ranges::all_of(steps, [](const Steps& one) { return one.is_over(); });
@@ -139,6 +148,7 @@ struct BasicSnapshots::Impl {
   }
 
   const std::shared_ptr<ProcessGroup> group;
+  const std::optional<ReplayRequest> replay;
   const SnapshotOptions options;
   std::vector<Steps> steps;  // the steps of ddp, then the steps that follow() adds
   ItemList items;
@@ -297,8 +307,11 @@ void BasicSnapshots::step() {
     self.saved_for_stop = count;
     return save(*reason);
   }
-  const bool is_due = self.options.every != 0 && count % self.options.every == 0;
+  const bool is_replayed = self.replay && self.replay->step == count;
+  if (is_replayed) request_stop(*self.group, fmt::format("the replay has come to step {}", count));
+  const bool is_due = is_replayed || (self.options.every != 0 && count % self.options.every == 0);
   if (!is_finished || !is_due || count == self.writer.last_saved()) return;
+  if (self.replay) wait();  // else the snapshot is left out while an earlier one is being written
   save_behind(fmt::format("every {} steps", self.options.every));
 }
 

@@ -144,6 +144,10 @@ class Fields {
     return add("follow", runs, &RunsOptions::follow).add("lines", runs, &RunsOptions::lines);
   }
   Fields& of(const BisectStepOptions&) { return *this; }
+  Fields& of(const ReplayOptions& replay) {
+    add("from", replay, &ReplayOptions::from).add("to", replay, &ReplayOptions::to);
+    return add("digests", replay, &ReplayOptions::digests).of(replay.run);
+  }
   Fields& of(const AgentOptions&) { return *this; }
   Fields& of(const Answer& answer) {
     text_ = "refused: " + answer.out + answer.err;
@@ -269,6 +273,8 @@ TEST(CommandLine, ReadsTheOtherCommands) {
       {"snapshots logs", "folder logs"},
       {"snapshots export a b", "folder a, output b"},
       {"snapshots export", "folder export"},
+      {"replay -n 3 --digests d --digests e a b -- ./train -n 1",
+       "from a, to b, digests [d|e], ranks 3, command [./train|-n|1]"},
       {"ps", ""},
       {"ps --json", "json 1"},
       {"logs run-1 --follow -n 7", "what logs, run run-1, follow 1, lines 7"},
@@ -393,7 +399,9 @@ const std::vector<std::string> kRefusedCommands = {
     "store serve --store-auth=off --secret-file f", "store serve --max-clients 0", "store serve --max-memory lots",
     "store serve --max-memory 1K", "store serve --max-value 0", "store serve --max-value 512M",
     "store serve --max-client-memory 2G", "store serve --max-value 9999999T", "store serve --greeting-timeout 0",
-    "store serve --bogus", "store serve extra"};
+    "store serve --bogus", "store serve extra",
+    // lockstep replay
+    "replay a b", "replay a b --", "replay a -- ./train", "replay a '' -- ./train", "replay -n 0 a b -- ./train"};
 
 TEST(CommandLine, RefusesEachMistakeInOneLine) {
   // An empty value is no wish for the default.
@@ -434,8 +442,8 @@ TEST(CommandLine, RefusesEachMistakeInOneLine) {
   EXPECT_GT(flags, 30);
 }
 
-const char* const kCommands[] = {"run",  "ps",     "top",    "inspect",   "trace",       "logs",
-                                 "stop", "report", "doctor", "snapshots", "bisect-step", "store serve"};
+const char* const kCommands[] = {"run",    "ps",     "top",       "inspect",     "trace",  "logs",       "stop",
+                                 "report", "doctor", "snapshots", "bisect-step", "replay", "store serve"};
 
 std::string help_of(const std::string& line) {
   const auto answer = answered(line);
