@@ -39,7 +39,7 @@ while read -r file; do
     */liblockstep_libtorch.so*) may='c10 fmt lockstep torch torch_cpu' ;;
     */liblockstep_mpi.so) may='fmt lockstep mpi' ;;
     */liblockstep_cuda.so | */liblockstep_cuda_nn.so) may='fmt lockstep lockstep_nn' ;;
-    bin/0[45]_libtorch*) may='c10 fmt lockstep lockstep_libtorch lockstep_nn torch torch_cpu' ;;
+    bin/0[45]_libtorch* | bin/06_*) may='c10 fmt lockstep lockstep_libtorch lockstep_nn torch torch_cpu' ;;
     bin/0*) may='fmt lockstep lockstep_nn' ;;
     *) may='' ;;
   esac

@@ -128,5 +128,61 @@ TEST(Seed, LeavesTorchsGeneratorsAloneWhereItIsNotSetAndInEvaluation) {
   });
 }
 
+libtorch::DdpOptions fixed() {
+  libtorch::DdpOptions options{.seed = 7};
+  options.reproducible = {.micro_batches = 2, .global_batch = 4};
+  return options;
+}
+
+// Ranks as threads share torch's generators, so one rank only; examples/06_libtorch_same_bits has processes.
+TEST(FixedMicroBatches, SeedWhatIsDrawnInThemAndNothingElse) {
+  run_torch_ranks(1, [](const Group& group) {
+    Noisy net;
+    Ddp ddp(net, group, fixed());
+    std::vector<at::Tensor> noise;
+    const auto step = [&] {
+      net.zero_grad();
+      ddp.backward(4, [&](std::int64_t begin, std::int64_t end) {
+        noise.push_back(at::randn({end - begin, 4}));
+        return ddp(noise.back()).sum();
+      });
+    };
+    ::torch::manual_seed(5);
+    const at::Tensor wanted = at::rand({4});
+    ::torch::manual_seed(5);
+    step();
+    EXPECT_TRUE(at::equal(at::rand({4}), wanted)) << "what the program draws next to a step";
+    EXPECT_FALSE(at::equal(noise[0], noise[1]));
+    at::rand({3});
+    step();
+    ddp.set_steps(0);
+    step();
+    ASSERT_EQ(noise.size(), 6u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(at::equal(noise[4 + i], noise[i])) << i;
+      EXPECT_FALSE(at::equal(noise[2 + i], noise[i])) << i;
+    }
+  });
+}
+
+TEST(FixedMicroBatches, GeneratorsBetweenStepsAreOfTheKeyAndNotOfTheRank) {
+  std::vector<at::Tensor> drawn(2), in_step(2);
+  run_torch_ranks(2, [&](const Group& group) {
+    Noisy net;
+    Ddp ddp(net, group, fixed());
+    const auto rank = static_cast<std::size_t>(group->rank());
+    drawn[rank] = at::rand({4}, ddp.generator(3));
+    EXPECT_FALSE(at::equal(at::rand({4}, ddp.generator(4)), drawn[rank]));
+    ddp.backward(2, [&](std::int64_t begin, std::int64_t end) {
+      in_step[rank] = at::rand({4}, ddp.generator(3));
+      return ddp(at::ones({end - begin, 4})).sum();
+    });
+    EXPECT_FALSE(at::equal(at::rand({4}, ddp.generator(3)), drawn[rank])) << "of another step";
+  });
+  EXPECT_TRUE(at::equal(drawn[0], drawn[1]));
+  EXPECT_FALSE(at::equal(in_step[0], in_step[1]));
+  EXPECT_FALSE(at::equal(in_step[0], drawn[0]));
+}
+
 }  // namespace
 }  // namespace lockstep::testing::random_test

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bare_root.sh SOURCE WORK PACKAGES: installs the packages in a Debian 12 that has nothing else, as root, and runs jobs of two
+# bare_root.sh SOURCE WORK PACKAGES: installs the packages in a bare root of this machine's Debian, as root, and runs jobs of two
 # ranks there as another user: the doctor's, and README.md's program, compiled there by the g++ line of docs/INSTALL.md.
 # SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
@@ -7,6 +7,7 @@ trap 'echo "bare root: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 work=$2 packages=$3
 source "$source/tests/consumer/blocks.sh"
 source "$source/scripts/bare_root.sh"
+bare_suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)  # packages fit the Debian that made them
 program="scripts/package --test"
 why=$(why_no_root)
 [[ -z $why ]] || { echo "bare root: $why" >&2; exit 1; }
