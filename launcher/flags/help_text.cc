@@ -182,7 +182,7 @@ Exit codes:
 For programs with Snapshots whose steps have the same bits each time: in fixed
 micro-batches at any number of ranks (docs/REPRODUCIBLE.md), else at that of
 the run. The program, with its own arguments, resumes from snapshot A on this
-host, and stops after the step of snapshot B. Then B and the snapshots between
+host, and ends after the step of snapshot B. Then B and the snapshots between
 A and B are compared with those of the replay: "the same bits", or the last
 step that is equal, the first that differs, and what differs in it.
 The replay has a folder of its own in TMPDIR (/tmp), whatever the program's

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReplayRequest is what `lockstep replay` asks of a program's Snapshots: to use the replay's folder in place of the
-// program's, to keep all snapshots there, to save the step at which the replay ends, and then to stop.
+// program's, to keep all snapshots there, to save the step at which the replay ends, and to end the process then.
 //
 // LOCKSTEP_REPLAY has the form STEP:FOLDER.
 #pragma once

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -145,6 +147,17 @@ struct BasicSnapshots::Impl {
           step, value, error.what());
       return BestStep::is_none;
     }
+  }
+
+  // Saves the step at which the replay ends, unless it is saved, and ends the process: what the program would do next
+  // changes nothing of the answer, and it need not ask should_stop().
+  [[noreturn]] void end_replay() {
+    writer.wait("Snapshots::step");
+    if (writer.last_saved() != count()) writer.save(catalogue.head(count(), "the replay's last step"), capture());
+    comm::within_call("Snapshots::step", [&] { group->barrier().wait(); });
+    log_info("snapshots: the replay has come to step {}, and ends here", count());
+    std::fflush(nullptr);
+    std::quick_exit(0);
   }
 
   const std::shared_ptr<ProcessGroup> group;
@@ -307,9 +320,8 @@ void BasicSnapshots::step() {
     self.saved_for_stop = count;
     return save(*reason);
   }
-  const bool is_replayed = self.replay && self.replay->step == count;
-  if (is_replayed) request_stop(*self.group, fmt::format("the replay has come to step {}", count));
-  const bool is_due = is_replayed || (self.options.every != 0 && count % self.options.every == 0);
+  if (self.replay && count >= self.replay->step) self.end_replay();
+  const bool is_due = self.options.every != 0 && count % self.options.every == 0;
   if (!is_finished || !is_due || count == self.writer.last_saved()) return;
   if (self.replay) wait();  // else the snapshot is left out while an earlier one is being written
   save_behind(fmt::format("every {} steps", self.options.every));
