@@ -60,7 +60,7 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
 // because a hook gets all specs but not the map.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   const auto is_companion = [&](int number) { return std::cmp_greater_equal(number, gradients); };
-  if (gradients < specs.size()) std::ranges::stable_partition(order, std::not_fn(is_companion));
+  if (gradients < specs.size()) std::stable_partition(order.begin(), order.end(), std::not_fn(is_companion));
   const std::size_t joined = hook ? specs.size() : is_sharded ? gradients : planned.size();
   if (joined == gradients && gradients < specs.size()) std::erase_if(order, is_companion);
   if (joined > specs.size()) order.push_back(static_cast<int>(specs.size()));
