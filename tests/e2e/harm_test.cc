@@ -72,11 +72,11 @@ const std::vector<Harm> kMoments = {
      false, 4},
     {"ExceptionInASmallerGroupOfWhichOneCatches", "catch@N init split half:sum fail:mine@V half:loop@N loop", 1,
      "exited with code 1", kPatient, false, 4},
-    // Nobody is blamed.
-    {"AnEndWithZeroOfAll", "catch init sum exit:0", 0, "", kPatient, false},
+    // Nobody is blamed. "wait-signal": all have finished the sum before one of them ends, which may not have sent all
+    // of its part by then.
+    {"AnEndWithZeroOfAll", "catch init sum ready wait-signal:10 exit:0", 0, "", kPatient, false},
     {"Mismatch", "init model:3@O model:4@V", 1, "", kPatient, false},
     {"MismatchThatAllCatch", "catch init model:3@O model:4@V", 1, "", kPatient, false},
-    // All have finished the sum before one of them ends, which may not have sent all of its part by then.
     {"OneErrorOfAll", "ignore:15 init sum ready wait-signal:10 throw:mine", 128 + SIGABRT, "", kPatient, false},
 };
 

@@ -333,7 +333,7 @@ std::set<std::string> completed(const Words& words, const std::string& program =
 
 TEST(LauncherUsage, BashCompletesTheFlagsOfHelpAndNoOthers) {
   std::set<std::string> commands = completed({""});
-  EXPECT_EQ(commands.size(), 14u);
+  EXPECT_EQ(commands.size(), 15u);
   for (const std::string option : {"--help", "--version"}) EXPECT_EQ(commands.erase(option), 1u);
   for (const std::string& command : commands) {
     const Words words = command == "store" ? Words{"store", "serve"} : Words{command};
