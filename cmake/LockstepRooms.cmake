@@ -122,8 +122,8 @@ lockstep_may_include(launcher/serve runtime/net runtime/store runtime/store/clie
 lockstep_may_include(launcher/snapshots runtime/device runtime/checkpoint runtime/checkpoint/snapshot launcher/base
                      launcher/flags)
 lockstep_may_include(launcher/bisect launcher/base launcher/flags)
-lockstep_may_include(launcher/replay runtime/checkpoint runtime/checkpoint/snapshot launcher/base launcher/flags
-                     launcher/snapshots launcher/bisect)
+lockstep_may_include(launcher/replay runtime/checkpoint/snapshot launcher/base launcher/flags launcher/snapshots
+                     launcher/bisect)
 lockstep_may_include(launcher launcher/base launcher/flags launcher/placement launcher/observe launcher/run
                      launcher/hosts launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect
                      launcher/replay)
