@@ -186,14 +186,14 @@ host, and ends after the step of snapshot B. Then B and the snapshots between
 A and B are compared with those of the replay: "the same bits", or the last
 step that is equal, the first that differs, and what differs in it.
 The replay has a folder of its own in TMPDIR (/tmp), whatever the program's
-arguments say, and writes nothing to those of A and B.
+arguments say, and writes nothing to those of A and B. The program must have
+one object Snapshots.
 
 Exit codes:
   0        the same bits
   1        the bits differ
   2        this command line is wrong, A or B is not a whole snapshot, or the
-           program does not come to the step of B
-  another  the program's, which failed)"},
+           program fails or does not come to the step of B)"},
     {"report", "Write a page and JSON about where a run's time went", "report [FLAGS] DIR [DIR...]", R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
   lockstep report logs   writes logs/report.html, logs/report.jsonl and

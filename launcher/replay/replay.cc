@@ -28,7 +28,15 @@ using checkpoint::FoundSnapshot;
 class Workplace {
  public:
   Workplace() {
-    std::string name = (fs::temp_directory_path() / "lockstep-replay-XXXXXX").string();
+    std::error_code error;
+    const fs::path parent = fs::temp_directory_path(error);
+    if (error) {
+      throw InvalidArgument(
+          fmt::format("the folder for temporary files (TMPDIR, or /tmp) can't be used: {}; set TMPDIR "
+                      "to a folder with room for the snapshots between A and B",
+                      error.message()));
+    }
+    std::string name = (parent / "lockstep-replay-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw SystemError("mkdtemp " + name, errno);
     folder_ = name;
   }
@@ -49,6 +57,12 @@ void set_variable(const char* name, const std::string& value) {
   if (setenv(name, value.c_str(), 1) != 0) throw SystemError(fmt::format("setenv {}", name), errno);
 }
 
+// Without a slash at the end.
+fs::path folder_of(const std::string& name) {
+  const fs::path path = fs::absolute(name).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
 // The newest whole snapshot of each step in (from, to], by step.
 std::map<std::int64_t, fs::path> steps_between(const fs::path& folder, std::int64_t from, std::int64_t to) {
   std::map<std::int64_t, fs::path> steps;
@@ -67,7 +81,7 @@ struct Found {
 };
 
 Found compare(const FoundSnapshot& a, const FoundSnapshot& b, const fs::path& replayed) {
-  auto wanted = steps_between(fs::absolute(b.path).parent_path(), a.step, b.step);
+  auto wanted = steps_between(b.path.parent_path(), a.step, b.step);
   wanted[b.step] = b.path;
   Found found{.equal = a.step};
   for (const auto& [step, path] : steps_between(replayed, a.step, b.step)) {
@@ -96,13 +110,14 @@ int report(const ReplayOptions& options, const FoundSnapshot& a, const FoundSnap
   }
   std::string text;
   if (!found.differs) {
-    text = fmt::format("the same bits: steps {} to {} on {} ranks come to '{}' ({} compared)\n", a.step, b.step,
+    text = fmt::format("the same bits: steps {} to {} on {} rank(s) come to '{}' ({} compared)\n", a.step, b.step,
                        *options.run.ranks, b.path.string(), found.compared);
   } else {
     text = fmt::format(
-        "NOT the same bits: step {} is equal, and step {} differs (A: the run, B: the replay on {} ranks)\n{}",
+        "NOT the same bits: step {} is equal, and step {} differs (A: the run, B: the replay on {} rank(s))\n{}",
         found.equal, *found.differs, *options.run.ranks, found.how);
   }
+  write_to_stdout(printable_lines(text));  // the digests may be of another program
   bool have_equal_digests = true;
   if (!options.digests.empty()) {
     std::vector<fs::path> folders(options.digests.begin(), options.digests.end());
@@ -110,9 +125,8 @@ int report(const ReplayOptions& options, const FoundSnapshot& a, const FoundSnap
     const bisect::Recorded recorded = bisect::read_digests(folders);
     const bisect::Comparison comparison = bisect::compare(recorded);
     have_equal_digests = !comparison.difference;
-    text += bisect::as_text(recorded, comparison);
+    write_to_stdout(printable_lines(bisect::as_text(recorded, comparison)));
   }
-  write_to_stdout(printable_lines(text));
   return found.differs || !have_equal_digests ? 1 : 0;
 }
 
@@ -120,7 +134,8 @@ int report(const ReplayOptions& options, const FoundSnapshot& a, const FoundSnap
 
 int replay_command(const ReplayOptions& options, const std::function<int(const RunOptions&)>& run) {
   return exit_code_of("replay", kExitUsage, [&] {
-    const FoundSnapshot a = checkpoint::open_snapshot(options.from), b = checkpoint::open_snapshot(options.to);
+    const FoundSnapshot a = checkpoint::open_snapshot(folder_of(options.from)),
+                        b = checkpoint::open_snapshot(folder_of(options.to));
     if (a.step >= b.step) {
       throw InvalidArgument(fmt::format("'{}' is of step {} and '{}' of step {}; give an earlier snapshot first",
                                         printable(options.from), a.step, printable(options.to), b.step));
@@ -130,11 +145,18 @@ int replay_command(const ReplayOptions& options, const std::function<int(const R
     const fs::path whole = fs::canonical(a.path);
     fs::create_directory_symlink(whole, place.snapshots() / whole.filename());
     set_variable("LOCKSTEP_REPLAY", fmt::format("{}:{}", b.step, place.snapshots().string()));
-    if (!options.digests.empty()) set_variable("LOCKSTEP_STEP_DIGESTS", place.digests().string());
+    // Without --digests the run's own folder of digests must not get more.
+    unsetenv("LOCKSTEP_STEP_DIGESTS");
+    if (!options.digests.empty()) {
+      bisect::read_digests(std::vector<fs::path>(options.digests.begin(), options.digests.end()));  // before the replay
+      set_variable("LOCKSTEP_STEP_DIGESTS", place.digests().string());
+    }
     const int code = run(options.run);
     // A rank may end while a slower one still takes leave of it: what counts is the snapshot.
     const bool has_come = steps_between(place.snapshots(), a.step, b.step).contains(b.step);
-    return code != 0 && !has_come ? code : report(options, a, b, place);
+    if (code == 0 || has_come) return report(options, a, b, place);
+    throw InvalidArgument(
+        fmt::format("the program failed, with exit code {}, before step {}; nothing was compared", code, b.step));
   });
 }
 

@@ -13,8 +13,8 @@
 namespace lockstep::launcher {
 
 // Prints to stdout. `run` starts the job and returns its exit code. Returns 0 if the bits are the same, 1 if they
-// differ, 2, after a message, if A or B can't be read or the program does not come to the step of B, and the program's
-// exit code if it fails. Call it while the process has one thread.
+// differ, and 2, after a message, if A or B can't be read or the program fails or does not come to the step of B. Call
+// it while the process has one thread.
 int replay_command(const ReplayOptions& options, const std::function<int(const RunOptions&)>& run);
 
 }  // namespace lockstep::launcher

@@ -27,21 +27,34 @@ std::string prefix_of(const std::string& name) { return name.substr(0, name.rfin
 
 // The functions that torch calls at the begin and the end of each operator. They must be plain functions.
 struct MicroBatchBuffers::Observed {
+  // Operators that normalise a batch, each of which may call the next; a ScriptModule begins with the second. Their
+  // first inputs are input, weight, bias, running_mean and running_var; then all but the last have whether they train.
+  static constexpr std::string_view kBatchNorms[] = {"aten::batch_norm",
+                                                     "aten::_batch_norm_impl_index",
+                                                     "aten::native_batch_norm",
+                                                     "aten::_native_batch_norm_legit",
+                                                     "aten::cudnn_batch_norm",
+                                                     "aten::miopen_batch_norm",
+                                                     "aten::_batch_norm_with_update"};
+  // It calls batch_norm with copies of its statistics.
   static constexpr std::string_view kInstanceNorm = "aten::instance_norm";
+  static bool is_observed(std::string_view name) {
+    return name == kInstanceNorm || std::ranges::find(kBatchNorms, name) != std::end(kBatchNorms);
+  }
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     const std::string_view name = call.name();
-    if (name == kInstanceNorm) running->is_instance_norm_ = true;  // it calls batch_norm with copies of its statistics
-    if (name != "aten::batch_norm" || running->is_instance_norm_) return nullptr;
-    const auto inputs = call.inputs();  // input, weight, bias, running_mean, running_var, training, ...
-    if (inputs.size() < 6 || !inputs[5].toBool() || !inputs[3].isTensor() || !inputs[4].isTensor()) return nullptr;
+    if (!is_observed(name) || running->depth_++ > 0 || name == kInstanceNorm) return nullptr;
+    const auto inputs = call.inputs();
+    if (inputs.size() < 6 || !inputs[3].isTensor() || !inputs[4].isTensor()) return nullptr;
+    if (inputs[5].isBool() && !inputs[5].toBool()) return nullptr;
     const at::Tensor& input = inputs[0].toTensor();
     if (input.dim() < 2 || input.size(1) == 0) return nullptr;
     running->saw(inputs[3].toTensor(), inputs[4].toTensor(), input.numel() / input.size(1));
     return nullptr;
   }
   static void end(const at::RecordFunction& call, at::ObserverContext* /*of_begin*/) {
-    if (std::string_view(call.name()) == kInstanceNorm) running->is_instance_norm_ = false;
+    if (is_observed(call.name())) --running->depth_;
   }
 };
 
@@ -71,10 +84,14 @@ MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, const Dd
   };
   std::vector<std::string> names;
   for (const NamedTensor& item : buffers) names.push_back(item.name);
+  require_named(options.buffer_rules, names);
   for (const std::string& name : names) {
     const std::string prefix = prefix_of(name);
     const auto has_rule = [&](const char* of) { return options.buffer_rules.contains(prefix + of); };
-    if (name != prefix + "running_mean" || has_rule("running_mean") || has_rule("running_var")) continue;
+    if (name != prefix + "running_mean" || has_rule("running_mean") || has_rule("running_var") ||
+        has_rule("num_batches_tracked")) {
+      continue;
+    }
     auto mean = take(name);
     auto var = take(prefix + "running_var");
     if (!var || !at::isFloatingType(mean->tensor.scalar_type()) || !at::isFloatingType(var->tensor.scalar_type())) {
@@ -108,13 +125,22 @@ MicroBatchBuffers::Step::Step(MicroBatchBuffers& buffers) : buffers_(buffers), o
   running = &buffers;
   buffers.is_begun_ = false;
   buffers.others_.begin_step();
+}
+
+void MicroBatchBuffers::Step::observe() {
+  rest();
+  buffers_.depth_ = 0;
   at::RecordFunctionCallback observer(&Observed::begin, &Observed::end);
   observer.needsInputs(true).scopes({at::RecordScope::FUNCTION});
   observer_ = at::addThreadLocalCallback(std::move(observer));
 }
 
+void MicroBatchBuffers::Step::rest() {
+  if (observer_) at::removeCallback(*std::exchange(observer_, std::nullopt));
+}
+
 MicroBatchBuffers::Step::~Step() {
-  at::removeCallback(observer_);
+  rest();
   running = outer_;
   if (std::exchange(buffers_.is_begun_, false)) buffers_.restore();
 }
@@ -168,7 +194,9 @@ void MicroBatchBuffers::refuse_other_writes(std::int64_t step) const {
   for (const Norm& norm : norms_) {
     if (norm.calls > 0) continue;
     for (const Statistic* statistic : norm.statistics()) {
-      if (writes_to(statistic->tensor) == statistic->writes) continue;
+      if (writes_to(statistic->tensor) == statistic->writes && has_equal_bytes(statistic->tensor, statistic->before)) {
+        continue;
+      }
       throw InvalidArgument(
           fmt::format("DistributedDataParallel: the forward of step {} wrote '{}' without torch's batch_norm, so it is "
                       "not known how the values of fixed micro-batches are combined; say it in "

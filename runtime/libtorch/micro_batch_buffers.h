@@ -9,9 +9,9 @@
 //
 // Buffers that are not running statistics of a batch norm are combined by WrittenBuffers.
 //
-// A batch norm is recognised by its calls of torch's operator batch_norm, which are observed (ATen/record_function.h)
-// on the thread that runs the micro-batch. So it may belong to any class, also to a ScriptModule. A batch norm that
-// trains in the micro-batch of another module is refused, because its statistics would be those of this rank's rows.
+// A batch norm is recognised by its calls of torch's operators, which are observed (ATen/record_function.h) on the
+// thread that runs the micro-batch. So it may belong to any class, also to a ScriptModule. A batch norm that trains in
+// the micro-batch of another module is refused, because its statistics would be those of this rank's rows.
 //
 // Threads: one at a time.
 #pragma once
@@ -38,19 +38,23 @@ class MicroBatchBuffers {
   // The specs of the sums. The Reducer has them as its companions.
   std::vector<ParameterSpec> specs() const;
 
-  // Observes the calls of batch norms on this thread, from a step's begin to its end. Its destructor puts the buffers
-  // back to the values before the step, unless finish_step() has been called.
+  // A step, from its begin to its end on one thread. Its destructor puts the buffers back to the values before the
+  // step, unless finish_step() has been called.
   class Step {
    public:
     explicit Step(MicroBatchBuffers& buffers);
     ~Step();
     Step(const Step&) = delete;
     Step& operator=(const Step&) = delete;
+    // Observes the calls of batch norms from here to rest(): around a forward only, since observing costs time in each
+    // operator.
+    void observe();
+    void rest();
 
    private:
     MicroBatchBuffers& buffers_;
     MicroBatchBuffers* outer_;
-    std::uint64_t observer_ = 0;
+    std::optional<std::uint64_t> observer_;
   };
   // Whether a Step of some module lives on this thread.
   static bool is_in_step();
@@ -97,7 +101,7 @@ class MicroBatchBuffers {
   WrittenBuffers others_;
   std::vector<bool> written_on_device_;  // which of others_ the first step wrote, on a device; else empty
   bool is_begun_ = false;                // the buffers differ from the step's
-  bool is_instance_norm_ = false;        // the calls now observed belong to an instance norm
+  int depth_ = 0;                        // how many operators of norms are now within each other
   bool saw_another_module_ = false;      // a batch norm of another module has trained in this micro-batch
 };
 

@@ -43,7 +43,8 @@ void RepeatableStep::refuse_other_backward() const {
   if (!has_micro_batches() || module_.trainer.micro_batch()) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: the program called backward() itself in step {} of {} fixed micro-batches, "
-                  "each of which has its own loss: call ddp.backward(rows, loss_of) instead",
+                  "each of which has its own loss: call ddp.backward(rows, loss_of) instead. In the step of another "
+                  "DistributedDataParallel, freeze this module's parameters, or wrap both modules in one",
                   module_.trainer.step(), module_.options.reproducible.micro_batches));
 }
 

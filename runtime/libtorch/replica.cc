@@ -208,14 +208,21 @@ void Replica::run_step(std::int64_t rows, const std::function<at::Tensor(std::in
       }
     }
     at::Tensor loss;
+    if (step_of_buffers) step_of_buffers->observe();
     try {
       loss = loss_of(micro_batch.begin, micro_batch.end);
     } catch (...) {
       engine_->fail_loss();
       throw;
     }
+    if (step_of_buffers) step_of_buffers->rest();
     backward(loss);
-    trainer.end_micro_batch();  // if no parameter of this module got a gradient, no close() has ended it
+    if (trainer.micro_batch() && engine_->repeatable.has_micro_batches()) {
+      // The loss reached no parameter of this module: its gradients are zeros.
+      engine_->expect_no_outputs();
+      engine_->run([] {});
+    }
+    trainer.end_micro_batch();  // no close() has ended one without fixed micro-batches that reached no parameter
   }
 }
 

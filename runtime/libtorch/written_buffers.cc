@@ -63,16 +63,22 @@ WrittenBuffers::WrittenBuffers(std::vector<NamedTensor> buffers, const std::map<
     if (rule != rules.end()) require_suits(item, rule->second);
     buffers_.push_back({std::move(item), rule == rules.end() ? std::nullopt : std::optional(rule->second)});
   }
+}
+
+void require_named(const std::map<std::string, BufferRule>& rules, const std::vector<std::string>& buffers) {
   for (const auto& [name, rule] : rules) {
-    if (std::ranges::any_of(buffers_, [&name = name](const Buffer& buffer) { return buffer.item.name == name; }))
-      continue;
-    std::vector<std::string> names;
-    for (const Buffer& buffer : buffers_) names.push_back("'" + buffer.item.name + "'");
+    if (std::ranges::find(buffers, name) != buffers.end()) continue;
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: DdpOptions::buffer_rules names '{}', but the module has no buffer of that name; it "
-        "has {}",
-        name, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+        "has {}{}",
+        name, buffers.empty() ? "none" : "", fmt::join(buffers, ", ")));
   }
+}
+
+bool has_equal_bytes(const at::Tensor& tensor, const at::Tensor& before) {
+  if (!tensor.is_cpu()) return true;
+  const at::Tensor now = tensor.contiguous(), then = before.contiguous();
+  return now.nbytes() == 0 || std::memcmp(now.data_ptr(), then.data_ptr(), now.nbytes()) == 0;
 }
 
 std::string WrittenBuffers::describe_rules() const {
@@ -88,8 +94,9 @@ void WrittenBuffers::begin_step() {
   rows_.clear();
   for (Buffer& buffer : buffers_) {
     buffer.values.clear();
-    if (buffer.before.defined() && writes_to(buffer.item.tensor) == buffer.copied) continue;
-    buffer.before = buffer.item.tensor.clone();
+    // Also where torch has counted no write: batch norms, data() and data_ptr() are not counted.
+    if (!buffer.before.defined()) buffer.before = at::empty_like(buffer.item.tensor);
+    buffer.before.copy_(buffer.item.tensor);
     buffer.copied = writes_to(buffer.item.tensor);
   }
 }
@@ -109,7 +116,8 @@ bool WrittenBuffers::saw_write(const at::Tensor& tensor) {
 }
 
 bool WrittenBuffers::is_written(const Buffer& buffer) {
-  return buffer.is_seen || writes_to(buffer.item.tensor) != buffer.writes;
+  return buffer.is_seen || writes_to(buffer.item.tensor) != buffer.writes ||
+         !has_equal_bytes(buffer.item.tensor, buffer.before);
 }
 
 std::optional<std::string> WrittenBuffers::written_besides(const std::vector<bool>& known) const {
@@ -136,7 +144,7 @@ void WrittenBuffers::restore() {
   const at::NoGradGuard no_grad;
   for (Buffer& buffer : buffers_) {
     at::Tensor& tensor = buffer.item.tensor;
-    if (!buffer.is_seen && writes_to(tensor) == buffer.copied) continue;
+    if (!buffer.is_seen && writes_to(tensor) == buffer.copied && has_equal_bytes(tensor, buffer.before)) continue;
     tensor.copy_(buffer.before);
     buffer.copied = writes_to(tensor);
   }

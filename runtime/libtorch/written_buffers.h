@@ -23,10 +23,16 @@
 
 namespace lockstep::libtorch {
 
+// Throws InvalidArgument for a rule that names none of the buffers.
+void require_named(const std::map<std::string, BufferRule>& rules, const std::vector<std::string>& buffers);
+// Whether the tensor has the same bytes as `before`. True on a device, where the host would have to wait for the
+// answer.
+bool has_equal_bytes(const at::Tensor& tensor, const at::Tensor& before);
+
 class WrittenBuffers {
  public:
   WrittenBuffers() = default;
-  // Throws InvalidArgument for a rule that names none of the buffers, or that does not suit the buffer's dtype.
+  // Throws InvalidArgument for a rule that does not suit the buffer's dtype.
   WrittenBuffers(std::vector<NamedTensor> buffers, const std::map<std::string, BufferRule>& rules);
 
   std::size_t size() const { return buffers_.size(); }

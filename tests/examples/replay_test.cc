@@ -77,7 +77,8 @@ TEST_F(Replay, SaysWhetherTheBitsAreTheSameAndElseTheStep) {
   for (const char* ranks : {"1", "3"}) {
     const Result same = started({"replay", from, to, "-n", ranks, "--digests", file("digests")}, program());
     EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
-    expect_text(same.out, {"the same bits: steps 4 to 16 on " + std::string(ranks) + " ranks come to", "(1 compared)"});
+    expect_text(same.out,
+                {"the same bits: steps 4 to 16 on " + std::string(ranks) + " rank(s) come to", "(1 compared)"});
   }
   const Result other = started({"replay", from, to, "--digests", file("digests")}, program("0.004"));
   EXPECT_EQ(other.exit_code, 1) << other.out << other.err;
@@ -86,7 +87,8 @@ TEST_F(Replay, SaysWhetherTheBitsAreTheSameAndElseTheStep) {
   EXPECT_EQ(files(), before) << "a replay writes nothing into the run's folder";
   EXPECT_TRUE(fs::is_empty(file("tmp"))) << "nor leaves anything behind";
   const Result failed = started({"replay", from, to}, {"/bin/sh", "-c", "exit 7"});
-  EXPECT_EQ(failed.exit_code, 7);
+  EXPECT_EQ(failed.exit_code, 2);
+  expect_text(failed.err, {"the program failed, with exit code 7, before step 16"});
   const Result without = started({"replay", from, to}, {"/bin/true"});
   EXPECT_EQ(without.exit_code, 2);
   expect_text(without.err, {"the program ended before step 16"});

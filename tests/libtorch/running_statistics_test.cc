@@ -199,6 +199,7 @@ struct Writes : nn::Module {
   at::Tensor least = register_buffer("least", at::full({3}, 0.25));
   at::Tensor most = register_buffer("most", at::full({3}, 0.25));
   at::Tensor forwards = register_buffer("forwards", at::zeros({}, at::kLong));
+  at::Tensor uncounted = register_buffer("uncounted", at::zeros({}));
   nn::Linear linear = register_module("linear", nn::Linear(3, 4));
   at::Tensor forward(const at::Tensor& x) {
     {
@@ -209,16 +210,16 @@ struct Writes : nn::Module {
       least.copy_(at::minimum(least, std::get<0>(x.min(0))));
       most.copy_(at::maximum(most, std::get<0>(x.max(0))));
       forwards += 1;
+      uncounted.data().add_(x.size(0));
     }
     return linear(x);
   }
 };
 
-const std::map<std::string, libtorch::BufferRule> kRules{{"first", libtorch::BufferRule::first},
-                                                         {"sum", libtorch::BufferRule::sum},
-                                                         {"mean", libtorch::BufferRule::mean},
-                                                         {"least", libtorch::BufferRule::min},
-                                                         {"most", libtorch::BufferRule::max}};
+const std::map<std::string, libtorch::BufferRule> kRules{
+    {"first", libtorch::BufferRule::first}, {"sum", libtorch::BufferRule::sum},
+    {"mean", libtorch::BufferRule::mean},   {"least", libtorch::BufferRule::min},
+    {"most", libtorch::BufferRule::max},    {"uncounted", libtorch::BufferRule::sum}};
 
 // The buffers after two steps with the rows of `x`, of the last rank, which has no rows at 8 ranks.
 Tensors state_with_rules(int ranks, const at::Tensor& x) {
@@ -235,6 +236,7 @@ Tensors state_with_rules(int ranks, const at::Tensor& x) {
       ddp.backward(last - first, [&, first = first](std::int64_t begin, std::int64_t end) {
         return ddp(x.slice(0, first + begin, first + end)).square().mean();
       });
+      model.uncounted.data().mul_(0.5);
     }
     if (group->rank() == ranks - 1) state = state_of(model);
   });
@@ -250,6 +252,8 @@ TEST(WrittenBuffers, AreCombinedByTheirRules) {
   EXPECT_TRUE(at::equal(alone.at("least"), at::minimum(at::full({3}, 0.25), std::get<0>(x.min(0)))));
   EXPECT_TRUE(at::equal(alone.at("most"), at::maximum(at::full({3}, 0.25), std::get<0>(x.max(0)))));
   EXPECT_EQ(alone.at("forwards").item<std::int64_t>(), 2) << "equal in all micro-batches";
+  EXPECT_EQ(alone.at("uncounted").item<float>(), (0.5f * kRowsOfStep + kRowsOfStep) / 2)
+      << "torch counts no such write";
   for (const int ranks : {2, 3, 8}) EXPECT_TRUE(same_bits(state_with_rules(ranks, x), alone)) << ranks << " ranks";
 }
 
@@ -304,6 +308,63 @@ TEST(RunningStatistics, OfAnotherNetworkAreRefused) {
   expect_message("libtorch", "a batch norm of another network", outcome_for(alone, 1, fixed(2, 4), with_other));
   other->eval();
   EXPECT_EQ(outcome_for(alone, 1, fixed(2, 4), with_other), "nothing");
+}
+
+// A batch norm that calls one of torch's operators below batch_norm, as a ScriptModule does from its second run on.
+struct Deeper : nn::Module {
+  explicit Deeper(bool the_is_native) : is_native(the_is_native) {}
+  bool is_native;
+  at::Tensor mean = register_buffer("running_mean", at::zeros({3}));
+  at::Tensor var = register_buffer("running_var", at::ones({3}));
+  at::Tensor weight = register_parameter("weight", at::ones({3}));
+  at::Tensor forward(const at::Tensor& x) {
+    return is_native ? std::get<0>(at::native_batch_norm(x, weight, {}, mean, var, true, 0.1, 1e-5))
+                     : std::get<0>(at::_batch_norm_impl_index(x, weight, {}, mean, var, true, 0.1, 1e-5, true));
+  }
+};
+
+TEST(RunningStatistics, OfEachOperatorThatNormalisesABatch) {
+  const at::Tensor x = random_tensor({kRowsOfStep, 3}, 6);
+  const auto [mean, var] = expected(x.unsqueeze(2), {3, 3, 3, 3, 3, 3, 2, 0}, 0.1);
+  for (const bool is_native : {false, true}) {
+    for (const int ranks : {1, 3}) {
+      run_torch_ranks(ranks, [&, &mean = mean, &var = var](const Group& group) {
+        Deeper model(is_native);
+        DistributedDataParallel ddp(model, group, fixed());
+        const auto [first, last] = own_rows(group->rank(), ranks);
+        ddp.backward(last - first, [&, first = first](std::int64_t begin, std::int64_t end) {
+          return ddp(x.slice(0, first + begin, first + end)).square().mean();
+        });
+        EXPECT_TRUE(at::allclose(model.mean.to(at::kDouble), mean, 1e-5, 1e-6)) << is_native << ranks;
+        EXPECT_TRUE(at::allclose(model.var.to(at::kDouble), var, 1e-5, 1e-6)) << is_native << ranks;
+      });
+    }
+  }
+}
+
+// Of 4 rows in two micro-batches, of which the second has a loss of its own.
+Tensors state_of_constant_losses(int ranks) {
+  Tensors state;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    nn::Sequential model(nn::Linear(3, 4), nn::BatchNorm1d(4));
+    initialize(*model, 3);
+    DistributedDataParallel ddp(model, group, fixed(2, 4));
+    ddp.backward(4 / ranks, [&](std::int64_t begin, std::int64_t end) {
+      const auto first = begin + group->rank() * 4 / ranks;
+      const at::Tensor y = ddp(random_tensor({end - begin, 3}, static_cast<std::uint64_t>(first)));
+      return first == 0 ? y.square().mean() : at::ones({}).requires_grad_() * 2;
+    });
+    state = state_of(*model);
+    for (const auto& parameter : model->named_parameters())
+      state["of " + parameter.key()] = parameter.value().grad().clone();
+  });
+  return state;
+}
+
+TEST(RunningStatistics, OfALossThatNeedsNoParameterAreThoseOfItsForward) {
+  const Tensors alone = state_of_constant_losses(1);
+  EXPECT_GT(alone.at("of 0.weight").abs().sum().item<float>(), 0);
+  EXPECT_TRUE(same_bits(state_of_constant_losses(2), alone));
 }
 
 struct Instances : nn::Module {

@@ -66,10 +66,10 @@ struct DdpOptions {
   // training mode that is not part of the module.
   Reproducible reproducible = {};
   // The rules for buffers that forwards write and that are not running statistics of a batch norm, by the buffers'
-  // dotted names. Without a rule, the micro-batches must leave equal values. The rules are used only if `reproducible`
-  // is on. Buffers with a rule, and other written buffers, are sent to all ranks after each step, once per micro-batch;
-  // keep them small. On a device the host waits for them, and a buffer without a rule must be written in the first step
-  // or never.
+  // dotted names. Without a rule, the micro-batches must leave equal values. A step in which all weights are 0
+  // leaves all buffers as they were. The rules are used only if `reproducible` is on. Written buffers are sent to all
+  // ranks after each step, once per micro-batch; keep them small. On a device the host waits for them, writes that
+  // torch does not count (through data()) are not noticed, and a buffer must be written in the first step or never.
   std::map<std::string, BufferRule> buffer_rules = {};
   // The training state that the ranks divide among themselves. With Shard::optimizer each rank keeps the optimizer's
   // state of its shard and updates only the shard's weights. Shard::optimizer needs a ShardedOptimizer
