@@ -17,7 +17,7 @@ struct NetImpl : nn::Module {
   nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(32));
   nn::Linear actor = register_module("actor", nn::Linear(32, 2));
   nn::Linear critic = register_module("critic", nn::Linear(32, 1));
-  // Of states [rows, 4]: logits [rows, 2] and values [rows].
+  // Returns logits [rows, 2] and values [rows] of states [rows, 4].
   std::pair<Tensor, Tensor> forward(const Tensor& states) {
     const Tensor features = torch::tanh(norm(in(states)));
     return {actor(features), critic(features).squeeze(1)};

@@ -34,7 +34,7 @@ struct Flags {
   }
 };
 
-// Of this step, over all ranks' rows.
+// Prints the loss of this step, over all ranks' rows.
 template <typename Ddp>
 void print_loss(const Ddp& ddp, const char* name) {
   if (ddp.group()->rank() != 0) return;

@@ -72,7 +72,7 @@ std::map<std::int64_t, fs::path> steps_between(const fs::path& folder, std::int6
   return steps;
 }
 
-// What differs in the first step that both have and that differs.
+// The first step that both have and that differs, and how it differs.
 struct Found {
   std::int64_t equal = 0;  // the last step known to be equal
   std::int64_t compared = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -34,6 +35,13 @@ std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
   return planned;
+}
+
+std::size_t gradients_of(const std::vector<ParameterSpec>& specs, int companions) {
+  if (companions >= 0 && std::cmp_less_equal(companions, specs.size())) return specs.size() - static_cast<std::size_t>(companions);
+  throw InvalidArgument(fmt::format("Reducer: companions is {}, but there are {} specs; give the number of specs at the "
+                                    "end of the list that are not gradients",
+                                    companions, specs.size()));
 }
 
 Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& buckets,
@@ -140,7 +148,7 @@ std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group)
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
                     const ReducerOptions& the_options, std::shared_ptr<StepClock> the_clock)
     : specs(std::move(the_specs)),
-      gradients(specs.size() - static_cast<std::size_t>(the_options.companions)),
+      gradients(gradients_of(specs, the_options.companions)),
       group(require_group(std::move(the_group))),
       clock(the_clock ? std::move(the_clock) : std::make_shared<StepClock>(group)),
       options(bucket_options(the_options, *group)),

@@ -17,7 +17,7 @@
 namespace lockstep::libtorch {
 namespace {
 
-// Whose micro-batch this thread runs.
+// The object whose step runs on this thread.
 thread_local MicroBatchBuffers* running = nullptr;
 
 // The name of a buffer's owner: "layers.1." of "layers.1.running_mean".
@@ -92,12 +92,13 @@ MicroBatchBuffers::MicroBatchBuffers(const ::torch::nn::Module& module, const Dd
         has_rule("num_batches_tracked")) {
       continue;
     }
-    auto mean = take(name);
-    auto var = take(prefix + "running_var");
-    if (!var || !at::isFloatingType(mean->tensor.scalar_type()) || !at::isFloatingType(var->tensor.scalar_type())) {
-      continue;
-    }
-    norms_.push_back({.mean = std::move(*mean), .var = std::move(*var), .count = take(prefix + "num_batches_tracked")});
+    const auto is_float = [&](const std::string& of) {
+      const auto found = std::ranges::find(buffers, of, &NamedTensor::name);
+      return found != buffers.end() && at::isFloatingType(found->tensor.scalar_type());
+    };
+    if (!is_float(name) || !is_float(prefix + "running_var")) continue;
+    norms_.push_back(
+        {.mean = *take(name), .var = *take(prefix + "running_var"), .count = take(prefix + "num_batches_tracked")});
   }
   others_ = WrittenBuffers(std::move(buffers), options.buffer_rules);
 }
@@ -145,8 +146,6 @@ MicroBatchBuffers::Step::~Step() {
   if (std::exchange(buffers_.is_begun_, false)) buffers_.restore();
 }
 
-bool MicroBatchBuffers::is_in_step() { return running != nullptr; }
-
 void MicroBatchBuffers::restore() {
   const at::NoGradGuard no_grad;
   for (Norm& norm : norms_) {
@@ -156,14 +155,15 @@ void MicroBatchBuffers::restore() {
 }
 
 void MicroBatchBuffers::begin_micro_batch() {
-  if (std::exchange(is_begun_, true)) restore();
   const at::NoGradGuard no_grad;
+  const bool is_first = !std::exchange(is_begun_, true);
+  if (!is_first) restore();
   saw_another_module_ = false;
   for (Norm& norm : norms_) {
     norm.calls = norm.values = norm.degrees = 0;
     for (Statistic* statistic : norm.statistics()) {
       if (!statistic->before.defined()) statistic->before = at::empty_like(statistic->tensor);
-      statistic->before.copy_(statistic->tensor);
+      if (is_first) statistic->before.copy_(statistic->tensor);
       statistic->writes = writes_to(statistic->tensor);
     }
   }

@@ -56,8 +56,6 @@ class MicroBatchBuffers {
     MicroBatchBuffers* outer_;
     std::optional<std::uint64_t> observer_;
   };
-  // Whether a Step of some module lives on this thread.
-  static bool is_in_step();
 
   // A micro-batch begins, with the buffers of the step.
   void begin_micro_batch();

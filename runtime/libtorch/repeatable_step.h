@@ -50,7 +50,7 @@ class RepeatableStep {
   // Torch's default generators of the CPU and of the group's device.
   std::vector<at::Generator> default_generators() const;
   void seed_all(std::uint64_t seed) const;
-  // What draws other numbers in one step: the fixed micro-batch that is under way, none, or the rank.
+  // The part of a step that draws numbers of its own: the current fixed micro-batch, none, or the rank.
   int stream() const;
   std::uint64_t seed_of(std::uint32_t number) const;
 

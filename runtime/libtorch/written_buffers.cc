@@ -22,9 +22,8 @@ const char* name_of(BufferRule rule) { return kNames[static_cast<std::size_t>(ru
 
 void require_suits(const NamedTensor& buffer, BufferRule rule) {
   const at::ScalarType type = buffer.tensor.scalar_type();
-  const bool suits =
-      rule == BufferRule::first || (rule == BufferRule::mean ? at::isFloatingType(type) : type != at::kBool);
-  if (suits && !at::isComplexType(type)) return;
+  const bool is_number = type != at::kBool && !at::isComplexType(type);
+  if (rule == BufferRule::first || (rule == BufferRule::mean ? at::isFloatingType(type) : is_number)) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: DdpOptions::buffer_rules names BufferRule::{} for '{}', which is {}; give "
                   "'first', or store the values as float32",

@@ -32,7 +32,7 @@ class SameBits : public ::testing::TestWithParam<const char*> {
             "4"};
   }
   std::string file(const std::string& name) const { return (folder_ / name).string(); }
-  // Of the last step, which start number `start` of the job saved.
+  // Returns the snapshot of the last step, which start number `start` of the job saved.
   std::string snapshot(const std::string& name, int start = 1) const {
     return file(name) + "/step-000000000024-g00000" + std::to_string(start);
   }

@@ -200,6 +200,7 @@ struct Writes : nn::Module {
   at::Tensor most = register_buffer("most", at::full({3}, 0.25));
   at::Tensor forwards = register_buffer("forwards", at::zeros({}, at::kLong));
   at::Tensor uncounted = register_buffer("uncounted", at::zeros({}));
+  at::Tensor running_mean = register_buffer("running_mean", at::zeros({}));  // without a variance: not a batch norm's
   nn::Linear linear = register_module("linear", nn::Linear(3, 4));
   at::Tensor forward(const at::Tensor& x) {
     {
@@ -211,15 +212,17 @@ struct Writes : nn::Module {
       most.copy_(at::maximum(most, std::get<0>(x.max(0))));
       forwards += 1;
       uncounted.data().add_(x.size(0));
+      running_mean += x.size(0);
     }
     return linear(x);
   }
 };
 
 const std::map<std::string, libtorch::BufferRule> kRules{
-    {"first", libtorch::BufferRule::first}, {"sum", libtorch::BufferRule::sum},
-    {"mean", libtorch::BufferRule::mean},   {"least", libtorch::BufferRule::min},
-    {"most", libtorch::BufferRule::max},    {"uncounted", libtorch::BufferRule::sum}};
+    {"first", libtorch::BufferRule::first},     {"sum", libtorch::BufferRule::sum},
+    {"mean", libtorch::BufferRule::mean},       {"least", libtorch::BufferRule::min},
+    {"most", libtorch::BufferRule::max},        {"uncounted", libtorch::BufferRule::sum},
+    {"running_mean", libtorch::BufferRule::sum}};
 
 // The buffers after two steps with the rows of `x`, of the last rank, which has no rows at 8 ranks.
 Tensors state_with_rules(int ranks, const at::Tensor& x) {
@@ -254,6 +257,7 @@ TEST(WrittenBuffers, AreCombinedByTheirRules) {
   EXPECT_EQ(alone.at("forwards").item<std::int64_t>(), 2) << "equal in all micro-batches";
   EXPECT_EQ(alone.at("uncounted").item<float>(), (0.5f * kRowsOfStep + kRowsOfStep) / 2)
       << "torch counts no such write";
+  EXPECT_EQ(alone.at("running_mean").item<float>(), 2 * kRowsOfStep);
   for (const int ranks : {2, 3, 8}) EXPECT_TRUE(same_bits(state_with_rules(ranks, x), alone)) << ranks << " ranks";
 }
 
@@ -263,7 +267,7 @@ libtorch::DdpOptions with_rule(const std::string& name, libtorch::BufferRule rul
   return options;
 }
 
-// What becomes of a step of 4 rows in two micro-batches. `before` is called with a micro-batch's rows.
+// Returns what a step of 4 rows in two micro-batches throws. `before` is called with a micro-batch's rows.
 std::string outcome_for(
     const std::function<nn::Sequential()>& make, int ranks, const libtorch::DdpOptions& options = fixed(2, 4),
     const std::function<at::Tensor(at::Tensor)>& before = [](at::Tensor x) { return x; }) {
@@ -342,7 +346,7 @@ TEST(RunningStatistics, OfEachOperatorThatNormalisesABatch) {
   }
 }
 
-// Of 4 rows in two micro-batches, of which the second has a loss of its own.
+// Returns the state after a step of 4 rows in two micro-batches; the second has a loss that needs no parameter.
 Tensors state_of_constant_losses(int ranks) {
   Tensors state;
   run_torch_ranks(ranks, [&](const Group& group) {
