@@ -38,10 +38,12 @@ std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs
 }
 
 std::size_t gradients_of(const std::vector<ParameterSpec>& specs, int companions) {
-  if (companions >= 0 && std::cmp_less_equal(companions, specs.size())) return specs.size() - static_cast<std::size_t>(companions);
-  throw InvalidArgument(fmt::format("Reducer: companions is {}, but there are {} specs; give the number of specs at the "
-                                    "end of the list that are not gradients",
-                                    companions, specs.size()));
+  if (companions >= 0 && std::cmp_less_equal(companions, specs.size()))
+    return specs.size() - static_cast<std::size_t>(companions);
+  throw InvalidArgument(
+      fmt::format("Reducer: companions is {}, but there are {} specs; give the number of specs at the "
+                  "end of the list that are not gradients",
+                  companions, specs.size()));
 }
 
 Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& buckets,
@@ -52,6 +54,7 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
       {"the loss", options.loss == Loss::mean ? "Loss::mean" : "Loss::sum"},
       {"the communication hook", options.comm_hook.name.empty() ? "none" : fmt::format("'{}'", options.comm_hook.name)},
       {"the shards", options.shard == Shard::none ? "none" : "Shard::optimizer"},
+      {"the companions", fmt::format("{}", options.companions)},
       {"what is reproducible",
        fmt::format("{} fixed micro-batches, batch size {}, {} threads", options.reproducible.micro_batches,
                    options.reproducible.global_batch, options.reproducible.threads)},

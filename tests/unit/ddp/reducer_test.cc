@@ -51,6 +51,10 @@ TEST(Reducer, NamesParameterAndStepOfAMistakeAndGoesOn) {
   run_ranks(1, [](const Group& group) {
     expect_says([&] { Reducer({}, group); }, {"0 parameters"});
     expect_says([&] { Reducer(kFour, nullptr); }, {"process group is null"});
+    for (const int companions : {-1, 5}) {
+      expect_says([&] { Reducer(kFour, group, {.companions = companions}); },
+                  {"companions is " + std::to_string(companions) + ", but there are 4 specs"});
+    }
     Reducer reducer(kFour, group);
     expect_says([&] { reducer.mark_ready("a"); }, {"mark_ready was called outside a step", "begin_step"});
     expect_says([&] { reducer.finish_step(); }, {"finish_step was called outside a step"});
@@ -105,6 +109,8 @@ TEST(Reducer, RanksThatDifferAreToldWhere) {
        }},
       {"Shard::optimizer",
        [](int rank, auto&, auto& options) { options.shard = rank == 0 ? Shard::optimizer : Shard::none; }},
+      {"the companions: rank 0 has 1; ranks 1 and 2 have 0",
+       [](int rank, auto&, auto& options) { options.companions = rank == 0 ? 1 : 0; }},
       {"which parameters are used", [](int rank, auto&, auto& options) { options.track_unused = rank == 0; }}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);
