@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/environment.h"
@@ -45,10 +46,14 @@ struct BasicSnapshots::Impl {
         options(replay ? in_replay(the_options) : the_options),
         steps{std::move(the_steps)},
         items(*group),
-        catalogue(replay ? replay->folder : std::move(folder), *group, options),
+        catalogue(folder_of(replay, std::move(folder)), *group, options),
         writer(*group, catalogue),
         rescue(*group, catalogue, items, writer, [this] { return are_steps_over(); }) {}
 
+  static std::filesystem::path folder_of(const std::optional<ReplayRequest>& replay, std::filesystem::path given) {
+    if (replay) return replay->folder;
+    return given;
+  }
   // A replay keeps all snapshots that are due, to find the first that differs.
   static SnapshotOptions in_replay(SnapshotOptions options) {
     options.keep_every = options.every;
