@@ -44,7 +44,7 @@ void FailureArbiter::rank_ended(RankEnd end) {
   const RankEnd& rank = ended_.back();
   if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});
   if (lost_host_) return;
-  if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
+  if (!root_cause_.first_failure() && agreed_.explains(rank.ending)) {
     // The other ranks may still write the snapshot from which they resume, so they are not ended.
     agreed_.ended(rank.ending);
     return;
@@ -274,8 +274,10 @@ StartEnd FailureArbiter::judge_end() {
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
     return {};
   }
-  if (running() == 0 && std::all_of(ended_.begin(), ended_.end(),
-                                    [this](const auto& rank) { return agreed_.explains(rank.rank, rank.ending); })) {
+  if (running() == 0 &&
+      std::all_of(ended_.begin(), ended_.end(), [this](const auto& rank) { return agreed_.explains(rank.ending); })) {
+    // Also the ranks whose end became known before any rank's report.
+    for (const RankEnd& rank : ended_) agreed_.ended(rank.ending);
     const int code = agreed_.exit_code();
     if (is_resizing_ && code != 0 && stop_.signal() == 0) {
       say(agreed_.describe());

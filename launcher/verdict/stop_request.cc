@@ -34,10 +34,10 @@ void AgreedStop::heard(const Cause& cause) {
   if (!first_) first_ = cause;
 }
 
-bool AgreedStop::explains(int rank, const ExitStatus& ending) const {
+bool AgreedStop::explains(const ExitStatus& ending) const {
   if (ending.by_signal) return false;
   if (ranks_ == 1 && ending.value == code_) return true;
-  return reported_.contains(rank) && (ending.ok() || ending.value == code_);
+  return first_ && (ending.ok() || ending.value == code_);
 }
 
 std::string AgreedStop::describe() const {

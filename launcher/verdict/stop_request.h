@@ -52,9 +52,10 @@ class AgreedStop {
 
   // Notes a rank's report of kind `stopped`.
   void heard(const Cause& cause);
-  // Returns true if a rank with this ending has ended its training as agreed: with 0 or the code, after its report. A
-  // world of one rank sends no report and has no other rank to lose: there the code suffices.
-  bool explains(int rank, const ExitStatus& ending) const;
+  // Returns true if a rank with this ending has ended its training as agreed: with 0 or the code, after a report. The
+  // report of any rank suffices, because all ranks have agreed if one has, and the end of a rank may become known
+  // before its own report. A world of one rank sends no report and has no other rank to lose: there the code suffices.
+  bool explains(const ExitStatus& ending) const;
   bool has_reported(int rank) const { return reported_.contains(rank); }
   // Notes the end of a rank for which explains() is true.
   void ended(const ExitStatus& ending) { wants_another_start_ = wants_another_start_ || !ending.ok(); }

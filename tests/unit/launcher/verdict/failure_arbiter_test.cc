@@ -462,6 +462,19 @@ TEST_F(RestartVerdict, AHostIsTakenInAfterAStepByAnAgreedStop) {
   EXPECT_TRUE(verdict_->again());
 }
 
+TEST_F(RestartVerdict, AnAgreedStopIsOneAlsoIfEndsBecomeKnownBeforeReports) {
+  for (const bool after_one : {false, true}) {
+    RestartPolicy restarts(0, true);
+    restart(restarts);
+    verdict_->signalled(SIGTERM);
+    const Cause report{.kind = Cause::Kind::stopped, .rank = 1, .reporter = 1, .step = 2, .text = "rank 1 got SIGTERM"};
+    if (after_one) tell(report);
+    end({0, 1}, {.value = kExitRequeue});
+    if (!after_one) tell(report);
+    conclude(Outcome::stopped, kExitRequeue);
+  }
+}
+
 TEST_F(RestartVerdict, RanksThatCameToTheirEndMeanwhileAreOver) {
   RestartPolicy restarts(0, true);
   restart(restarts);

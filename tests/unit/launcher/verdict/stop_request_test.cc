@@ -62,15 +62,15 @@ Cause report(int rank) {
           .text = "rank 2 got SIGTERM"};
 }
 
-TEST(AgreedStop, ExplainsTheEndOfRanksThatReportedIt) {
+TEST(AgreedStop, ExplainsTheEndOfRanksAfterAReportOfOne) {
   AgreedStop agreed(3, 42);
-  EXPECT_FALSE(agreed.explains(1, kRequeue)) << "nobody has reported";
+  EXPECT_FALSE(agreed.explains(kRequeue)) << "nobody has reported";
   agreed.heard(report(1));
-  EXPECT_TRUE(agreed.explains(1, kRequeue));
-  EXPECT_TRUE(agreed.explains(1, kFine));
-  EXPECT_FALSE(agreed.explains(1, kFailed)) << "it failed behind it, as at saving";
-  EXPECT_FALSE(agreed.explains(1, kKilled));
-  EXPECT_FALSE(agreed.explains(0, kRequeue));
+  EXPECT_TRUE(agreed.explains(kRequeue));
+  EXPECT_TRUE(agreed.explains(kFine));
+  EXPECT_FALSE(agreed.explains(kFailed)) << "it failed behind it, as at saving";
+  EXPECT_FALSE(agreed.explains(kKilled));
+  EXPECT_FALSE(agreed.has_reported(0)) << "its end may be known before its report";
   EXPECT_EQ(agreed.describe(), "stopped after 17 steps: rank 2 got SIGTERM");
   agreed.ended(kFine);
   EXPECT_EQ(agreed.exit_code(), 0);
@@ -81,9 +81,9 @@ TEST(AgreedStop, ExplainsTheEndOfRanksThatReportedIt) {
 
 TEST(AgreedStop, OfAWorldOfOneGoesByTheCode) {
   const AgreedStop agreed(1, 42);
-  EXPECT_TRUE(agreed.explains(0, kRequeue));
-  EXPECT_FALSE(agreed.explains(0, kFine));
-  EXPECT_FALSE(agreed.explains(0, kFailed));
+  EXPECT_TRUE(agreed.explains(kRequeue));
+  EXPECT_FALSE(agreed.explains(kFine));
+  EXPECT_FALSE(agreed.explains(kFailed));
   EXPECT_EQ(agreed.describe(), "stopped");
 }
 
