@@ -284,10 +284,11 @@ std::optional<JobPlan> AgentLink::stand_by(const JobPlan& plan) {
   if (plan.hosts.empty()) return plan;
   start_ = plan.start + 1;
   if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
-    return JobPlan{.exit_code = kExitNoProgress,
-                   .problems = {fmt::format("host {} is left out of this job: its ranks failed first in {} starts in a "
-                                            "row without a new step; look at what these ranks wrote; exit code {}",
-                                            own_.name, RestartPolicy::kMostStalled, kExitNoProgress)}};
+    return JobPlan{
+        .exit_code = kExitNoProgress,
+        .problems = {fmt::format("host {} is left out of this job, for a reason that the first host's launcher "
+                                 "tells; look at what the ranks here wrote; exit code {}",
+                                 own_.name, kExitNoProgress)}};
   }
   if (const std::string problem = difference(own_, plan.job); !problem.empty()) throw StoreError(problem);
   std::vector<std::string> names;

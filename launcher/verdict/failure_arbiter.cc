@@ -269,7 +269,12 @@ StartEnd FailureArbiter::judge_end() {
   }
   if (root_cause_.first_failure()) {
     say(summarise_failure(root_cause_, facts_of(*root_cause_.first_failure()), killed_after_failure_, options_.grace));
-    return {.kind = judge_failure(), .exit_code = root_cause_.exit_code(), .culprit = culprit()};
+    StartEnd end{.kind = judge_failure(), .exit_code = root_cause_.exit_code(), .culprit = culprit()};
+    if (root_cause_.computes_wrong() && !root_cause_.blames_no_rank()) {
+      end.wrong_host =
+          options_.hosts[static_cast<std::size_t>(node_of(options_.hosts, *root_cause_.first_failure()))].name;
+    }
+    return end;
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
     return {};

@@ -28,7 +28,15 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   if (is_without_a_step && end.kind == StartEnd::Kind::failed) return refuse_first(end);
   if (end.kind != StartEnd::Kind::resized) stalled_ = is_further ? 0 : stalled_ + 1;
   count_culprit(end, is_further);
-  const bool leaves_out = culprits_ >= kMostStalled;
+  if (end.wrong_host && !end.culprit) {
+    auto decision =
+        refuse(end, fmt::format("host {} computes wrong values, and the job can't continue without it; exit "
+                                "code {}",
+                                *end.wrong_host, kExitNoProgress));
+    decision.exit_code = kExitNoProgress;
+    return decision;
+  }
+  const bool leaves_out = end.wrong_host || culprits_ >= kMostStalled;
   if (stalled_ >= kMostStalled && !leaves_out) {
     auto decision = refuse(end, fmt::format("{} starts in a row have not got beyond {}; exit code {}", stalled_,
                                             count_of(furthest_, "step"), kExitNoProgress));
@@ -48,9 +56,10 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   Decision decision{.pause = pause, .text = fmt::format("restart {} of {} (--max-restarts){}", used_, most_, how)};
   if (leaves_out) {
     decision.left_out = end.culprit;
-    decision.text =
-        fmt::format("host {} is left out: its ranks failed first in {} starts in a row without a new step; {}",
-                    end.culprit->name, kMostStalled, decision.text);
+    const std::string why =
+        end.wrong_host ? "it computes wrong values"
+                       : fmt::format("its ranks failed first in {} starts in a row without a new step", kMostStalled);
+    decision.text = fmt::format("host {} is left out: {}; {}", end.culprit->name, why, decision.text);
   }
   return decision;
 }

@@ -29,6 +29,9 @@ struct StartEnd {
   std::string why_no_start = {};  // why the ranks can't start again; empty: they can
   // The host of the rank that failed first, if the job can continue without that host.
   std::optional<HostSlots> culprit = {};
+  // An audit has found that the processor of the rank that failed first computes wrong values: its host, culprit or
+  // not.
+  std::optional<std::string> wrong_host = {};
 };
 
 class RestartPolicy {

@@ -176,6 +176,9 @@ std::string own_words(const Cause& cause) {
 std::vector<int> RootCause::same_error() const {
   std::vector<int> result;
   const Cause* const error = own_error();
+  // All have compared, and found that this rank alone is different.
+  const auto is_different = [](const std::optional<Cause>& it) { return it && it->kind == Cause::Kind::mismatch; };
+  if (error != nullptr && is_different(*error) && is_different(at(*first_failure_).accusation)) return {error->rank};
   for (int r = 0; error != nullptr && is_rank(r); ++r) {
     const auto& word = at(r).word;
     if (word && word->reporter == r && is_alike(own_words(*word), own_words(*error))) result.push_back(r);

@@ -18,6 +18,7 @@
 
 #include "launcher/process/exit_status.h"
 #include "lockstep/job/cause.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 
@@ -77,6 +78,8 @@ class RootCause {
   bool blames_no_rank() const { return is_on_all_ranks() || disagreement() != nullptr; }
   // disagreement(), if it is that the ranks lack files of a host that is not among theirs (kHostAbsent).
   const Cause* absent_host() const;
+  // Returns true if an audit has found that the first failure's processor computes wrong values.
+  bool computes_wrong() const { return cause() != nullptr && cause()->error_number == kHostComputesWrong; }
   // Other ranks that were roots when the first failure was named: they failed by themselves.
   const std::vector<int>& other_roots() const { return other_roots_; }
   // Ranks that accuse each other in a circle, so that none of them is the root; usually empty.

@@ -56,6 +56,11 @@ LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sample
   const std::string problem = first_too_small(
       {{"workers", options.workers, 0}, {"prefetch", options.prefetch, 1}, {"read_ahead", options.read_ahead, 0}});
   if (!problem.empty()) throw InvalidArgument("DataLoader: " + problem);
+  if (sampler_->has_audits()) {
+    throw InvalidArgument(
+        "DataLoader: audit_every is set, and only LibTorch's engine audits; leave audit_every out, or take "
+        "lockstep::libtorch::DataLoader");
+  }
 }
 
 LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,

@@ -151,13 +151,20 @@ std::vector<std::int64_t> Sampler::batch(std::int64_t index) const {
         index, batches));
   }
   const std::int64_t begin = start_ + (index > 0 ? index * global_batch() : 0);
-  const Rows rows = next_rows(order_.size() - begin);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows.count));
-  auto position = static_cast<std::uint64_t>(begin + rows.first);
-  for (std::int64_t& id : ids) {
-    id = static_cast<std::int64_t>(position % static_cast<std::uint64_t>(order_.size()));
-    position += static_cast<std::uint64_t>(rows.stride);
-  }
+  std::vector<std::int64_t> ids;
+  const auto add = [&](const Rows& rows) {
+    auto position = static_cast<std::uint64_t>(begin + rows.first);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      ids.push_back(static_cast<std::int64_t>(position % static_cast<std::uint64_t>(order_.size())));
+      position += static_cast<std::uint64_t>(rows.stride);
+    }
+  };
+  const Rows own = next_rows(order_.size() - begin);
+  const std::int64_t audit = audit_at(begin);
+  const Rows audited = audit > 0 ? audited_rows(audit) : Rows{};
+  ids.reserve(static_cast<std::size_t>(own.count + audited.count));
+  add(own);
+  add(audited);
   order_.lookup(ids);
   return ids;
 }
@@ -201,8 +208,31 @@ GlobalBatchSampler::GlobalBatchSampler(EpochOrder order, int rank, int world, co
     : Sampler("GlobalBatchSampler", std::move(order), rank, world, options.global_batch, "global_batch",
               "all ranks together"),
       drop_last_(options.drop_last),
-      micro_batches_(options.micro_batches) {
+      micro_batches_(options.micro_batches),
+      audit_every_(world > 1 ? options.audit_every : 0),
+      ranks_per_host_(options.ranks_per_host) {
   if (micro_batches_ != 0) micro_batches_of(micro_batches_, rank, world);  // throws if it can't be
+  if (options.audit_every == 0) return;
+  if (options.audit_every < 2 || micro_batches_ == 0) {
+    throw InvalidArgument(
+        fmt::format("GlobalBatchSampler: audit_every is {} with {} micro_batches; give 0 for no audits, else at least "
+                    "2, and set micro_batches",
+                    options.audit_every, micro_batches_));
+  }
+}
+
+std::int64_t GlobalBatchSampler::audit_at(std::int64_t begin) const {
+  if (audit_every_ == 0 || order().size() - begin < batch_rows()) return 0;
+  const std::int64_t batch = order().epoch() * batches_in(order().size()) + begin / batch_rows();
+  return batch % audit_every_ == 0 ? batch / audit_every_ + 1 : 0;
+}
+
+// A full batch's micro-batches are full, but for the last ones if the rows can't be divided evenly.
+Sampler::Rows GlobalBatchSampler::audited_rows(std::int64_t audit) const {
+  const std::int64_t each = micro_batch_rows(batch_rows(), micro_batches_);
+  const std::int64_t begin =
+      std::min(batch_rows(), each * audited_micro_batch(micro_batches_, rank(), world(), ranks_per_host_, audit));
+  return {.first = begin, .stride = 1, .count = std::min(each, batch_rows() - begin)};
 }
 
 std::int64_t GlobalBatchSampler::batches_in(std::int64_t left) const {
@@ -296,6 +326,14 @@ MicroBatchRange micro_batches_of(int micro_batches, int rank, int world) {
   }
   const auto cut = [&](std::int64_t before) { return static_cast<int>(before * micro_batches / world); };
   return {cut(rank), cut(rank + std::int64_t{1})};
+}
+
+int audited_micro_batch(int micro_batches, int rank, int world, int ranks_per_host, std::int64_t audit) {
+  const int nearest = ranks_per_host <= world - ranks_per_host ? std::max(1, ranks_per_host) : 1;
+  const std::int64_t turn = audit - 1, distances = world - 2 * nearest + 1;
+  const int distance = nearest + static_cast<int>(turn % distances);
+  const MicroBatchRange run = micro_batches_of(micro_batches, (rank + distance) % world, world);
+  return run.begin + static_cast<int>(turn / distances % run.count());
 }
 
 std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches) {

@@ -23,6 +23,8 @@ inline constexpr int kExitRequeue = kExitPeerLost;
 // Cause::error_number of ranks that can't resume, on which they agree: files are on the disk of a host that is not
 // among theirs. A start with more hosts may succeed.
 inline constexpr int kHostAbsent = EHOSTDOWN;
+// Cause::error_number of the ranks if an audit has found that a rank computes wrong values (ddp/auditor.h).
+inline constexpr int kHostComputesWrong = EUCLEAN;
 // Above it shells have codes of their own.
 inline constexpr int kMostRequeueCode = 125;
 // InvalidArgument if the variable is not a code from 1 to kMostRequeueCode.

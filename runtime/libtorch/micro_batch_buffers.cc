@@ -170,6 +170,27 @@ void MicroBatchBuffers::begin_micro_batch() {
   others_.begin_micro_batch();
 }
 
+void MicroBatchBuffers::begin_again() {
+  restore();
+  is_begun_ = true;
+  others_.begin_step();
+}
+
+MicroBatchBuffers::Again::Again(MicroBatchBuffers& buffers) : buffers_(buffers) {
+  for (Norm& norm : buffers.norms_) {
+    for (Statistic* statistic : norm.statistics()) tensors_.push_back(statistic->tensor);
+  }
+  buffers.others_.list(tensors_);
+  for (const at::Tensor& tensor : tensors_) values_.push_back(tensor.detach().clone());
+  buffers.is_begun_ = true;
+}
+
+MicroBatchBuffers::Again::~Again() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].copy_(values_[i]);
+  buffers_.is_begun_ = false;
+}
+
 void MicroBatchBuffers::saw(const at::Tensor& running_mean, const at::Tensor& running_var, std::int64_t values) {
   if (!running_mean.defined()) return;
   const auto found = std::ranges::find_if(norms_, [&](Norm& norm) { return norm.mean.tensor.is_same(running_mean); });

@@ -59,6 +59,21 @@ class MicroBatchBuffers {
 
   // A micro-batch begins, with the buffers of the step.
   void begin_micro_batch();
+  // After finish_step(): the step is computed again, from the buffers that it began with.
+  void begin_again();
+  // Lives after finish_step(), around micro-batches that are computed again and do not count. Its destructor gives the
+  // buffers the values that finish_step() gave them.
+  class Again {
+   public:
+    explicit Again(MicroBatchBuffers& buffers);
+    ~Again();
+    Again(const Again&) = delete;
+    Again& operator=(const Again&) = delete;
+
+   private:
+    MicroBatchBuffers& buffers_;
+    std::vector<at::Tensor> tensors_, values_;
+  };
   // After its forward. InvalidArgument if a batch norm of another module trained, or if running statistics were written
   // by something else than a batch norm.
   void refuse_other_writes(std::int64_t step) const;

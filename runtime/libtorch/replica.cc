@@ -184,46 +184,52 @@ void Replica::step_without_data() {
 }
 
 void Replica::run_step(std::int64_t rows, const std::function<at::Tensor(std::int64_t, std::int64_t)>& loss_of) {
-  Trainer& trainer = engine_->trainer;
+  ReplicaEngine& engine = *engine_;
+  Trainer& trainer = engine.trainer;
   trainer.end_micro_batch();  // of an earlier step that failed
-  engine_->settle_lost();
+  engine.settle_lost();
   std::vector<MicroBatch> micro_batches;
   try {
-    micro_batches = trainer.begin_micro_batches(rows);
+    micro_batches = trainer.begin_micro_batches(engine.audit.begin_step(rows));
   } catch (...) {
-    engine_->fail();
+    engine.fail();
     throw;
   }
-  const RepeatableStep::KeptGenerators kept(engine_->repeatable);
+  const RepeatableStep::KeptGenerators kept(engine.repeatable);
   std::optional<MicroBatchBuffers::Step> step_of_buffers;
-  if (engine_->repeatable.has_micro_batches()) step_of_buffers.emplace(engine_->micro_batch_buffers);
-  for (const MicroBatch& micro_batch : micro_batches) {
-    if (engine_->repeatable.has_micro_batches()) {
+  if (engine.repeatable.has_micro_batches()) step_of_buffers.emplace(engine.micro_batch_buffers);
+  const auto compute = [&](const MicroBatch& micro_batch) {
+    if (step_of_buffers) {
       trainer.begin_micro_batch(micro_batch);
-      engine_->repeatable.begin_micro_batch();
-      engine_->micro_batch_buffers.begin_micro_batch();
-      if (micro_batch.begin == micro_batch.end) {
-        run_without_data(*engine_);
-        continue;
-      }
+      engine.repeatable.begin_micro_batch();
+      engine.micro_batch_buffers.begin_micro_batch();
+      if (micro_batch.begin == micro_batch.end) return run_without_data(engine);
     }
+    const ReplicaAudit::Recording recording(engine.audit, micro_batch);
     at::Tensor loss;
     if (step_of_buffers) step_of_buffers->observe();
     try {
       loss = loss_of(micro_batch.begin, micro_batch.end);
     } catch (...) {
-      engine_->fail_loss();
+      engine.fail_loss();
       throw;
     }
     if (step_of_buffers) step_of_buffers->rest();
+    engine.audit.saw_loss(loss);
     backward(loss);
-    if (trainer.micro_batch() && engine_->repeatable.has_micro_batches()) {
+    if (engine.audit.drops_gradients()) return;
+    if (trainer.micro_batch() && engine.repeatable.has_micro_batches()) {
       // The loss reached no parameter of this module: its gradients are zeros.
-      engine_->expect_no_outputs();
-      engine_->run([] {});
+      engine.expect_no_outputs();
+      engine.run([] {});
     }
     trainer.end_micro_batch();  // no close() has ended one without fixed micro-batches that reached no parameter
-  }
+  };
+  engine.audit.rehearse(compute);
+  do {
+    for (const MicroBatch& micro_batch : micro_batches) compute(micro_batch);
+  } while (engine.audit.finish_step(compute, micro_batches));
+  engine.audit.end_step();
 }
 
 void Replica::record_loss(double loss) { record_loss(at::scalar_tensor(loss, at::kDouble)); }
@@ -284,7 +290,13 @@ std::int64_t Replica::last_weight() const { return engine_->trainer.last_weight(
 const GlobalBatch& Replica::last_batch() const { return engine_->trainer.last_batch(); }
 const trace::StepRecord& Replica::last_step() const { return engine_->trainer.last_step(); }
 bool Replica::is_step_over() const { return engine_->trainer.is_step_over(); }
-void Replica::watch_data(DataIdentity identity) { engine_->trainer.watch(std::move(identity)); }
+void Replica::watch_data(DataIdentity identity) {
+  engine_->audit.watch(identity);
+  engine_->trainer.watch(std::move(identity));
+}
+std::optional<std::int64_t> Replica::audited_step() const { return engine_->audit.audited_step(); }
+void Replica::before_blame(std::function<void(std::int64_t)> action) { engine_->audit.before_blame(std::move(action)); }
+bool Replica::is_auditing() const { return engine_->audit.is_rehearsing(); }
 void Replica::before_update(std::function<void()> action) { engine_->trainer.before_update(std::move(action)); }
 void Replica::before_accumulate(std::function<void()> action) { engine_->trainer.before_accumulate(std::move(action)); }
 void Replica::after_broadcast(std::function<void()> action) { engine_->after_broadcast = std::move(action); }

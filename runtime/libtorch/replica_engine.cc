@@ -133,7 +133,7 @@ void ReplicaEngine::begin() {
 }
 
 void ReplicaEngine::before_gradient(std::size_t index, bool has_gradient) {
-  if (gradients.is_captured()) return;
+  if (gradients.is_captured() || audit.drops_gradients()) return;
   await_end();  // before begin(): if that throws, the lost End gives the step up
   try {
     if (!trainer.in_step()) begin();
@@ -145,6 +145,13 @@ void ReplicaEngine::before_gradient(std::size_t index, bool has_gradient) {
 }
 
 void ReplicaEngine::on_gradient(std::size_t index) {
+  at::Tensor& gradient = parameters()[index].tensor.mutable_grad();
+  if (gradient.defined()) audit.saw_gradient(index, gradient);
+  if (audit.drops_gradients()) {
+    // Where buckets wait for the end, an accumulator may come again, and adds to what is there.
+    if (overlap_) gradient.reset();
+    return;
+  }
   if (!overlap_ && !trainer.is_alone()) return;  // finish() takes it
   try {
     gradients.take(index);

@@ -17,6 +17,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/libtorch/repeatable_step.h"
+#include "runtime/libtorch/replica_audit.h"
 #include "runtime/libtorch/replica_gradients.h"
 #include "runtime/libtorch/replica_shards.h"
 
@@ -29,6 +30,7 @@ class ReplicaEngine : public TrainedModule, public std::enable_shared_from_this<
   ReplicaShards shards{*this};
   Gradients gradients{*this, shards};
   RepeatableStep repeatable{*this};
+  ReplicaAudit audit{*this};
   std::function<void()> after_broadcast;
   // Forwards with gradients: how many have begun, and the rows of the last.
   std::int64_t forwards = 0;

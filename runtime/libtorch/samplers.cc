@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/mutex.h"
 
@@ -26,15 +27,17 @@ struct RankSampler::State {
   struct Drawn {
     data::SamplerState end;
     bool is_empty = false;
+    std::int64_t audit = 0;
   };
 
   State(Make the_make, std::int64_t length, int the_world, std::int64_t global, std::int64_t rows,
-        int the_micro_batches)
+        int the_micro_batches, int the_ranks_per_host)
       : make(std::move(the_make)),
         world(the_world),
         global_batch(global),
         rows_per_rank(rows),
         micro_batches(the_micro_batches),
+        ranks_per_host(the_ranks_per_host),
         size(rows != 0 ? rows : 1),
         sampler(make(length, size)),
         taken(place()) {}
@@ -50,6 +53,7 @@ struct RankSampler::State {
   const std::int64_t global_batch;   // 0: of a DistributedSampler
   const std::int64_t rows_per_rank;  // 0: of a GlobalBatchSampler, or the loader gives the number
   const int micro_batches;
+  const int ranks_per_host;
   mutable Mutex mutex;
   // The pass: its sampler, which nothing moves but a new pass, and how many batches were drawn from it. `size`: rows of
   // a rank that it was made with.
@@ -59,6 +63,7 @@ struct RankSampler::State {
   bool hands_out_every_batch GUARDED_BY(mutex) = false;
   std::deque<Drawn> drawn GUARDED_BY(mutex);   // and not handed out yet
   data::SamplerState taken GUARDED_BY(mutex);  // the place behind the batches handed out, if hands_out_every_batch
+  std::int64_t audit GUARDED_BY(mutex) = 0;    // of the batch that was handed out last; 0: none
   // The next pass.
   std::int64_t next_epoch GUARDED_BY(mutex) = 0;
   std::optional<data::SamplerState> resumed GUARDED_BY(mutex);  // by resume(), since the last pass began
@@ -79,6 +84,7 @@ struct RankSampler::State {
     index = 0;
     drawn.clear();
     taken = place();
+    audit = 0;
   }
   // The sampler of a loader with batches of `rows` rows per rank, at the place of this one.
   std::unique_ptr<data::Sampler> with_rows(std::int64_t rows) const REQUIRES(mutex) {
@@ -143,11 +149,12 @@ State::Make sampler_of_order(const EpochOrder& order, int rank, int world, const
 
 std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world,
                                     const DistributedSamplerOptions& options) {
-  return std::make_shared<State>(std::move(make), length, world, 0, options.rows_per_rank, 0);
+  return std::make_shared<State>(std::move(make), length, world, 0, options.rows_per_rank, 0, 1);
 }
 std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world,
                                     const GlobalBatchSamplerOptions& options) {
-  return std::make_shared<State>(std::move(make), length, world, options.global_batch, 0, options.micro_batches);
+  return std::make_shared<State>(std::move(make), length, world, options.global_batch, 0, options.micro_batches,
+                                 options.ranks_per_host);
 }
 
 // Torch's loader ends at a batch without rows, while the other ranks are in it.
@@ -163,6 +170,14 @@ void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
                     "drop_last, or take another global_batch than {}",
                     state.sampler->order().epoch(), rows, state.world, state.global_batch));
   }
+}
+
+// Torch's loader does not say which batch it has handed out.
+void refuse_audits(const State& state) REQUIRES(state.mutex) {
+  if (!state.sampler->has_audits()) return;
+  throw InvalidArgument(
+      "GlobalBatchSampler: audit_every is set with torch's loader, which does not say whether the batch that it handed "
+      "out has an audit; take lockstep::libtorch::DataLoader, or leave audit_every out");
 }
 
 // The list of one epoch, which all copies of an order share: that of the epoch which was looked up last.
@@ -245,7 +260,10 @@ void RankSampler::reset(::torch::optional<std::size_t> new_length) {
     state.resumed.reset();
   }
   state.begin_pass();
-  if (state.global_batch > 0 && !state.hands_out_every_batch) refuse_empty_shares(state);
+  if (state.global_batch > 0 && !state.hands_out_every_batch) {
+    refuse_audits(state);
+    refuse_empty_shares(state);
+  }
 }
 
 ::torch::optional<RankSampler::Index> RankSampler::next(std::size_t batch_size) {
@@ -255,10 +273,11 @@ void RankSampler::reset(::torch::optional<std::size_t> new_length) {
   const data::Sampler& sampler = *state.sampler;
   if (state.index == sampler.num_batches()) return {};
   const std::int64_t begin = state.place().consumed;
+  const std::int64_t audit = sampler.audit(state.index);
   std::vector<std::int64_t> rows = sampler.batch(state.index++);
   const bool is_empty = rows.empty();
   if (state.hands_out_every_batch) {
-    state.drawn.push_back({state.place(), is_empty});
+    state.drawn.push_back({state.place(), is_empty, audit});
     if (is_empty) rows.push_back(sampler.order()[begin]);
   } else if (is_empty) {
     return {};
@@ -276,7 +295,12 @@ int RankSampler::world() const { return state_->world; }
 DataIdentity RankSampler::identity() const {
   return [state = std::shared_ptr<const State>(state_)] {
     MutexLock lock(state->mutex);
-    return state->sampler->identity();
+    DataNumbers numbers = state->sampler->identity();
+    if (state->sampler->has_audits()) {
+      numbers.emplace_back(kAuditNumber, static_cast<std::uint64_t>(state->audit));
+      numbers.emplace_back(kAuditRanksPerHost, static_cast<std::uint64_t>(state->ranks_per_host));
+    }
+    return numbers;
   };
 }
 
@@ -292,6 +316,7 @@ bool RankSampler::took_batch() {
   const State::Drawn batch = state.drawn.front();
   state.drawn.pop_front();
   state.taken = batch.end;
+  state.audit = batch.audit;
   return !batch.is_empty;
 }
 
@@ -337,5 +362,15 @@ GlobalBatchSampler::GlobalBatchSampler(std::size_t length, int rank, int world,
 GlobalBatchSampler::GlobalBatchSampler(EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options)
     : RankSampler(shared_state(sampler_of_order<data::GlobalBatchSampler>(order, rank, world, options), order.size(),
                                world, options)) {}
+
+GlobalBatchSamplerOptions GlobalBatchSampler::on_hosts_of(const ProcessGroup& group,
+                                                          GlobalBatchSamplerOptions options) {
+  options.ranks_per_host = 1;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    options.ranks_per_host =
+        std::max(options.ranks_per_host, static_cast<int>(rendezvous::ranks_beside(group.roster(), rank).size()));
+  }
+  return options;
+}
 
 }  // namespace lockstep::libtorch

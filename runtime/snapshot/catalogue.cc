@@ -154,7 +154,17 @@ checkpoint::Retention Catalogue::retention() const {
           .keep_best = options_.keep_best,
           .higher_is_better = options_.higher_is_better,
           .saved_elsewhere = saved_elsewhere_,
-          .resumes_from = resumes_from_};
+          .resumes_from = resumes_from_,
+          .sound = sound_};
+}
+
+void Catalogue::forget_after(std::int64_t step) {
+  if (group_.rank() != 0 && !keeps_disk_) return;
+  for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder_)) {
+    if (found.generation != generation_ || found.step <= step) continue;
+    checkpoint::remove_snapshot(found.path);
+    log_warn("snapshots: '{}' is removed, because an audit has found that it may be wrong", found.path.string());
+  }
 }
 
 void Catalogue::with_room(const std::function<void()>& write, std::int64_t being_written) {

@@ -12,6 +12,7 @@
 //   throws the group's errors.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -79,6 +80,11 @@ class Catalogue {
   // Removes the snapshots on this disk that neither keep, keep_every nor keep_best of SnapshotOptions protects. Logs a
   // failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
+  // From now on the newest snapshot that is not newer than `step` stays, which audits have found sound. Any thread may
+  // call keep_sound().
+  void keep_sound(std::int64_t step) { sound_ = step; }
+  // Removes this start's snapshots of later steps than `step` from this disk, and logs their names.
+  void forget_after(std::int64_t step);
   // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
   // often as necessary. The newest snapshot stays. The function with_room() does not remove the folder of the step
   // `being_written`, because other ranks may be writing to the folder.
@@ -99,6 +105,7 @@ class Catalogue {
   bool keeps_disk_ = false;
   std::optional<checkpoint::Generation> unrecorded_;  // the record of this start, until this disk has the record
   std::string resumes_from_;
+  std::atomic<std::int64_t> sound_ = kNone;
   std::set<std::pair<std::int64_t, std::int64_t>> saved_elsewhere_;
 };
 

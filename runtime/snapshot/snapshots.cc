@@ -109,6 +109,18 @@ struct BasicSnapshots::Impl {
     for (const Steps& one : steps) one.before_accumulate(refuse);
   }
 
+  // Leaves no snapshot of a later step than `sound`, the last one that was computed right, to resume from.
+  void forget_after(std::int64_t sound) {
+    rescue.forget();
+    try {
+      writer.wait("an audit");
+      catalogue.forget_after(sound);
+    } catch (const Error& error) {
+      log_error("snapshots: snapshots of later steps than {} may be wrong, and could not be removed: {}; remove them",
+                sound, error.what());
+    }
+  }
+
   void start(std::string_view reason, std::optional<double> value) {
     const trace::Span span(trace::SpanKind::snapshot);
     std::vector<CapturedItem> captured = capture();
@@ -210,6 +222,7 @@ BasicSnapshots::~BasicSnapshots() {
         steps.before_update(nullptr);
         steps.before_accumulate(nullptr);
         if (steps.after_broadcast) steps.after_broadcast(nullptr);
+        if (steps.before_blame) steps.before_blame(nullptr);
       }
     }
     wait();
@@ -299,6 +312,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     if (self.options.rescue && steps.after_broadcast) {
       steps.after_broadcast([&self] { self.rescue.keep_buffers(self.count()); });
     }
+    if (steps.before_blame) steps.before_blame([&self](std::int64_t sound) { self.forget_after(sound); });
   }
   if (self.options.stop_on_signals) {
     stop_on_signals(group);
@@ -318,6 +332,9 @@ void BasicSnapshots::step() {
   // After a micro-batch, the position in the data is ahead of the parameters, and a snapshot would lack the
   // micro-batch's gradient.
   const bool is_finished = count != std::exchange(self.last_step, count);
+  for (const Steps& steps : self.steps) {
+    if (const auto audited = steps.audited ? steps.audited() : std::nullopt) self.catalogue.keep_sound(*audited);
+  }
   if (is_finished) self.refuse_accumulation();
   // Call rescue.keep() before save(), so that the step is not lost if another rank dies during the save.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);

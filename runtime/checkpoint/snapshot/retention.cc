@@ -69,6 +69,7 @@ void clean(const fs::path& folder, const Retention& retention) {
   const std::int64_t newest = newest_generation(folder);
   const auto resumed = numbers_of(retention.resumes_from);
   int whole = 0;
+  bool has_sound = false;
   bool has_removed = false;
   std::exception_ptr failure;
   // Newest first: what counts as one of the newest is known before an older one goes. A crash between two removals
@@ -83,8 +84,9 @@ void clean(const fs::path& folder, const Retention& retention) {
     const bool is_whole =
         snapshot.is_saved() ||
         (is_unfinished && !is_survivors && retention.saved_elsewhere.contains({snapshot.step, snapshot.generation}));
+    const bool is_sound = is_whole && snapshot.step <= retention.sound && !std::exchange(has_sound, true);
     const bool is_kept = snapshot.state == SnapshotState::damaged || snapshot.state == SnapshotState::later ||
-                         (is_whole && (is_passed_over || whole++ < retention.keep ||
+                         (is_whole && (is_passed_over || whole++ < retention.keep || is_sound ||
                                        (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0) ||
                                        (has_value(snapshot) && best.contains(valued(snapshot, retention)))));
     // A survivor of this run may be writing it now, without this process's knowing.

@@ -25,6 +25,7 @@ struct Retention {
   // The folder's name of the snapshot from which the job resumes, while no record here says so: newer ones, which were
   // passed over, stay and do not count. Empty: none.
   std::string resumes_from = {};
+  std::int64_t sound = -1;  // the newest snapshot that is not newer than this step stays; -1: none
 };
 
 // Whether a snapshot of that value would be one of the `keep_best`, beside those of other steps. The earlier of two

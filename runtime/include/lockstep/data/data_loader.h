@@ -187,12 +187,15 @@ struct GroupLoaderOptions {
   std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   bool drop_last = false;
   int micro_batches = 0;
+  int audit_every = 0;
   int workers = 0;
   int prefetch = 2;
   int read_ahead = 8;  // used only by lockstep's own loader
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
 
-  GlobalBatchSamplerOptions sampler() const { return {global_batch, shuffle, seed, drop_last, micro_batches}; }
+  GlobalBatchSamplerOptions sampler() const {
+    return {global_batch, shuffle, seed, drop_last, micro_batches, audit_every};
+  }
   LoaderOptions loader() const { return {workers, prefetch, read_ahead, timeout}; }
 };
 

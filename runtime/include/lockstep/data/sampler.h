@@ -102,6 +102,15 @@ LOCKSTEP_API MicroBatchRange micro_batches_of(int micro_batches, int rank, int w
 // `global_batch` is above 2^40.
 LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches);
 
+// An audit computes a fixed micro-batch of another rank again, to find a processor that computes wrong values
+// (lockstep/libtorch/replica.h). Audits are numbered from 1.
+
+// Returns the micro-batch that `rank` computes again in audit `audit`. From one audit to the next the rank whose
+// micro-batch it is changes, in a ring, and then the micro-batch, so that each rank audits every micro-batch of others.
+// If every host has `ranks_per_host` ranks in a row and there are several hosts, that rank is on another host.
+// REQUIRES: `world` is at least 2, and `audit` at least 1.
+LOCKSTEP_API int audited_micro_batch(int micro_batches, int rank, int world, int ranks_per_host, std::int64_t audit);
+
 // RowRange is a run of consecutive rows.
 struct RowRange {
   std::int64_t begin = 0;
@@ -169,6 +178,10 @@ class LOCKSTEP_API Sampler {
   // Returns this rank's rows of batch `index`, in the epoch's order; this rank may have no row in a batch. Throws
   // InvalidArgument unless 0 <= index < num_batches().
   std::vector<std::int64_t> batch(std::int64_t index) const;
+  // Returns the number of the audit in batch `index`, or 0 for a batch without an audit. In an audit, the rows of
+  // audited_micro_batch() come after this rank's own rows in batch().
+  std::int64_t audit(std::int64_t index) const { return audit_at(start_ + index * global_batch()); }
+  virtual bool has_audits() const { return false; }
   // Returns the number of rows that all ranks together have in a full batch; the last batch of an epoch may be shorter.
   virtual std::int64_t global_batch() const = 0;
 
@@ -205,6 +218,10 @@ class LOCKSTEP_API Sampler {
   // and next_rows() returns this rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
+  // If the batch at position `begin` of the epoch has an audit, audit_at() returns the audit's number, else 0, and
+  // audited_rows() returns the rows that this rank computes again.
+  virtual std::int64_t audit_at(std::int64_t /*begin*/) const { return 0; }
+  virtual Rows audited_rows(std::int64_t /*audit*/) const { return {}; }
   // Returns a number that identifies how the sampler treats samples that can't be divided evenly among
   // batches or ranks.
   virtual std::uint64_t remainder() const = 0;
@@ -270,6 +287,10 @@ struct GlobalBatchSamplerOptions {
   // ranks (ddp/reproducible.h). Each rank has a run of consecutive micro-batches (micro_batches_of() above). If
   // `micro_batches` is 0, chunk() divides each batch among the ranks.
   int micro_batches = 0;
+  // Every audit_every-th full batch has an audit, in which each rank gets rows of another rank's micro-batch behind its
+  // own. Needs micro_batches; 0 for no audits, else at least 2. Of lockstep's engines only LibTorch's audits.
+  int audit_every = 0;
+  int ranks_per_host = 1;  // for audited_micro_batch(); with LibTorch a group sets it
 };
 
 // GlobalBatchSampler cuts the epoch into global batches that do not depend on the world size, so that a run computes
@@ -287,8 +308,11 @@ class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
       : GlobalBatchSampler(std::move(order), group.rank(), group.size(), options) {}
 
   std::int64_t global_batch() const override { return batch_rows(); }
+  bool has_audits() const override { return audit_every_ > 0; }
 
  private:
+  std::int64_t audit_at(std::int64_t begin) const override;
+  Rows audited_rows(std::int64_t audit) const override;
   std::int64_t batches_in(std::int64_t left) const override;
   Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override {
@@ -297,6 +321,8 @@ class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
 
   bool drop_last_;
   int micro_batches_;
+  int audit_every_;
+  int ranks_per_host_;
 };
 
 }  // namespace lockstep::data

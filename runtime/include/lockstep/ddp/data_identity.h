@@ -14,6 +14,10 @@ namespace lockstep {
 // DataNumbers holds at most kMostDataNumbers pairs of a name and a value, in an order that is equal on all ranks.
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
 inline constexpr std::size_t kMostDataNumbers = 12;
+// The names of two numbers of a loader that deals audits (data/sampler.h): the number of the audit in the batch that it
+// handed out last, or 0, and GlobalBatchSamplerOptions::ranks_per_host.
+inline constexpr const char* kAuditNumber = "audit of the batch";
+inline constexpr const char* kAuditRanksPerHost = "ranks of a host, for audits";
 
 // DataIdentity is the type of the function that DataLoader::identity() returns. Every synchronised step calls
 // the function.

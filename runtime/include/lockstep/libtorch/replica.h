@@ -101,6 +101,11 @@ class LOCKSTEP_API Replica {
     run_step(rows, std::ref(loss_of));
   }
 
+  // Returns whether the micro-batch that loss_of computes now does not count: it is another rank's, computed for an
+  // audit (docs/AUDITS.md), or one that was counted before and is computed again. A program that counts in loss_of,
+  // such as right answers, leaves such a micro-batch out.
+  bool is_auditing() const;
+
   // Takes part in a step of the other ranks without running a forward; this rank's weight in the step is 0. A rank
   // calls step_without_data() when its data has run out. Throws InvalidArgument if the module has a SyncBatchNorm that
   // trains: give the module a forward of 0 rows instead.
@@ -208,6 +213,12 @@ class LOCKSTEP_API Replica {
   // Runs `action` in each later forward that receives rank 0's buffers, after the buffers have arrived. Null removes
   // the action.
   void after_broadcast(std::function<void()> action);
+  // Returns the last step that began with weights that audits have found sound, as far as they tell; nullopt if no step
+  // had an audit.
+  std::optional<std::int64_t> audited_step() const;
+  // Runs `action` on every rank when an audit has found a rank that computes wrong values, before the step's Mismatch
+  // is thrown. States of later steps than the argument may be wrong. Null removes the action.
+  void before_blame(std::function<void(std::int64_t sound_step)> action);
   void set_weight_to(std::int64_t weight);
   void run_step(std::int64_t rows, const std::function<at::Tensor(std::int64_t begin, std::int64_t end)>& loss_of);
   void watch_data(DataIdentity identity);

@@ -118,11 +118,15 @@ class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:
   GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);
   GlobalBatchSampler(std::size_t length, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
-      : GlobalBatchSampler(length, group.rank(), group.size(), options) {}
+      : GlobalBatchSampler(length, group.rank(), group.size(), on_hosts_of(group, options)) {}
   // Reads the samples in `order`, so the options shuffle and seed have no effect.
   GlobalBatchSampler(data::EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options);
   GlobalBatchSampler(data::EpochOrder order, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
-      : GlobalBatchSampler(std::move(order), group.rank(), group.size(), options) {}
+      : GlobalBatchSampler(std::move(order), group.rank(), group.size(), on_hosts_of(group, options)) {}
+
+ private:
+  // Sets ranks_per_host to the largest number of ranks of a host.
+  static GlobalBatchSamplerOptions on_hosts_of(const ProcessGroup& group, GlobalBatchSamplerOptions options);
 };
 
 }  // namespace lockstep::libtorch

@@ -84,7 +84,9 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
             .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); },
             .before_accumulate = [&ddp](std::function<void()> action) { ddp.before_accumulate(std::move(action)); },
             .is_over = [&ddp] { return ddp.is_step_over(); },
-            .after_broadcast = [&ddp](std::function<void()> action) { ddp.after_broadcast(std::move(action)); }};
+            .after_broadcast = [&ddp](std::function<void()> action) { ddp.after_broadcast(std::move(action)); },
+            .audited = [&ddp] { return ddp.audited_step(); },
+            .before_blame = [&ddp](std::function<void(std::int64_t)> action) { ddp.before_blame(std::move(action)); }};
   }
 
   template <typename Ddp>

@@ -320,6 +320,12 @@ class LOCKSTEP_API BasicSnapshots {
     // Makes each forward run an action after the buffers that rank 0 broadcasts have arrived. Null if modules have
     // no buffers.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
+    // Returns the last step whose state audits have found sound, or nullopt if there are no audits. Null if the engine
+    // has no audits.
+    std::function<std::optional<std::int64_t>()> audited = nullptr;
+    // Makes the engine run an action when an audit has found that states of later steps than the argument may be wrong.
+    // Null if the engine has no audits.
+    std::function<void(std::function<void(std::int64_t)>)> before_blame = nullptr;
   };
   // Makes snapshots save the number of steps of another DistributedDataParallel as `name`; the module of that
   // DistributedDataParallel must be an item. With follow() a rescue can tell whether a rank died while the followed

@@ -539,5 +539,43 @@ TEST_F(RestartVerdict, TheHostWhoseRanksFailFirstIsLeftOutIfTheJobCanDoWithoutIt
   }
 }
 
+// Each rank reports what the audit has found of rank 2, and ends.
+TEST_F(RestartVerdict, TheHostThatComputesWrongValuesIsLeftOutAtOnceIfTheJobCanDoWithoutIt) {
+  struct Case {
+    const char* name;
+    int liar;
+    int least_hosts;
+    bool is_left_out;
+  };
+  for (const auto& [name, liar, least_hosts, is_left_out] : {Case{"can do without", 2, 1, true},
+                                                             {"the first host has the store", 1, 1, false},
+                                                             {"too few would be left", 2, 2, false},
+                                                             {"the number of hosts is fixed", 2, 0, false}}) {
+    SCOPED_TRACE(name);
+    RestartPolicy restarts(9, least_hosts > 0);
+    begin({.hosts = {{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}},
+           .least_hosts = least_hosts,
+           .restarts = &restarts,
+           .members = [] {
+             return std::vector<membership::MemberView>{
+                 {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
+           }});
+    for (const int rank : {0, 1, 2}) {
+      hear({.kind = Cause::Kind::mismatch,
+            .rank = liar,
+            .reporter = rank,
+            .error_number = kHostComputesWrong,
+            .ends_group = false,
+            .text = "it computes wrong values"});
+    }
+    end({0, 1, 2}, {.value = 1});
+    verdict_->conclude(0);
+    EXPECT_EQ(record_.first ? record_.first->rank.rank : -1, liar);
+    EXPECT_EQ(verdict_->left_out() ? verdict_->left_out()->agent : -1, is_left_out ? 7 : -1);
+    EXPECT_EQ(record_.starts_again, is_left_out);
+    EXPECT_EQ(record_.exit_code, is_left_out ? 1 : 77);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::launcher::failure_arbiter_test
