@@ -1,11 +1,11 @@
-# cmake -DROOT=... -P check_words.cmake: pages are as short as tests/words.txt says, and together at most 24,000 words.
+# cmake -DROOT=... -P check_words.cmake: pages are as short as tests/words.txt says, and together at most 24,600 words.
 #
 # A line of tests/words.txt is "LIMIT PAGE", words counted as by wc -w. A page that users or contributors read has a line;
 # what is generated or a record of its kind (`records` below) has none.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
-set(most 24000)
+set(most 24600)
 set(records CHANGELOG.md docs/ERRORS.md docs/PROMISES.md)
 
 file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/examples/*.md" "${ROOT}/examples/*/README.md"

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/mutex.h"
 

@@ -188,6 +188,7 @@ void Catalogue::clean(int keep, std::int64_t being_written) {
     checkpoint::Retention now = retention();
     now.keep = keep;
     now.being_written = being_written;
+    if (keep == 0) now.sound = kNone;  // the disk has no room for it
     checkpoint::clean(folder_, now);
   } catch (const Error& error) {
     log_warn("snapshots: older snapshots could not be removed: {}; see that this user may remove them", error.what());
