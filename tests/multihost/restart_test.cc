@@ -450,7 +450,7 @@ TEST_F(RestartedHosts, OneOnWhichRanksOnlyFailIsLeftOut) {
       "host host1 is left out: its ranks failed first in 3 starts in a row without a new step; restart 3 of 9"));
   const Result left_out = bad.wait();
   EXPECT_EQ(left_out.exit_code, launcher::kExitNoProgress) << left_out.err;
-  EXPECT_THAT(left_out.err, HasSubstr("host host1 is left out of this job: its ranks failed first in 3 starts"));
+  EXPECT_THAT(left_out.err, HasSubstr("host host1 is left out of this job"));
   ASSERT_TRUE(await_steps(first));
   auto again = start_bad();
   EXPECT_EQ(again.wait().exit_code, launcher::kExitNoProgress);

@@ -573,7 +573,7 @@ TEST_F(RestartVerdict, TheHostThatComputesWrongValuesIsLeftOutAtOnceIfTheJobCanD
     EXPECT_EQ(record_.first ? record_.first->rank.rank : -1, liar);
     EXPECT_EQ(verdict_->left_out() ? verdict_->left_out()->agent : -1, is_left_out ? 7 : -1);
     EXPECT_EQ(record_.starts_again, is_left_out);
-    EXPECT_EQ(record_.exit_code, is_left_out ? 1 : 77);
+    EXPECT_EQ(record_.exit_code, is_left_out ? 0 : 77);
   }
 }
 
