@@ -29,8 +29,7 @@ struct StartEnd {
   std::string why_no_start = {};  // why the ranks can't start again; empty: they can
   // The host of the rank that failed first, if the job can continue without that host.
   std::optional<HostSlots> culprit = {};
-  // An audit has found that the processor of the rank that failed first computes wrong values: its host, culprit or
-  // not.
+  // The name of the first failed rank's host, if an audit has found that the rank computes wrong values.
   std::optional<std::string> wrong_host = {};
 };
 

@@ -176,7 +176,7 @@ std::string own_words(const Cause& cause) {
 std::vector<int> RootCause::same_error() const {
   std::vector<int> result;
   const Cause* const error = own_error();
-  // All have compared, and found that this rank alone is different.
+  // The other ranks report that only this rank differs, so they did not fail by themselves.
   const auto is_different = [](const std::optional<Cause>& it) { return it && it->kind == Cause::Kind::mismatch; };
   if (error != nullptr && is_different(*error) && is_different(at(*first_failure_).accusation)) return {error->rank};
   for (int r = 0; error != nullptr && is_rank(r); ++r) {

@@ -227,7 +227,7 @@ std::int64_t GlobalBatchSampler::audit_at(std::int64_t begin) const {
   return batch % audit_every_ == 0 ? batch / audit_every_ + 1 : 0;
 }
 
-// A full batch's micro-batches are full, but for the last ones if the rows can't be divided evenly.
+// The last micro-batches of a full batch are short or empty if the micro-batches can't divide the rows evenly.
 Sampler::Rows GlobalBatchSampler::audited_rows(std::int64_t audit) const {
   const std::int64_t each = micro_batch_rows(batch_rows(), micro_batches_);
   const std::int64_t begin =

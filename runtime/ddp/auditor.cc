@@ -24,10 +24,11 @@
 namespace lockstep {
 namespace {
 
-// A rank with so many transient faults is wrong for good.
+// The number of transient faults after which a rank counts as permanently wrong.
 constexpr int kManyFaults = 2;
 
-// What of a processor decides which instructions run and what they give, as lines "flags: fpu vme ...".
+// Returns the lines of /proc/cpuinfo that decide which instructions run and which results the instructions give, such
+// as "flags: fpu vme ...".
 std::string processor() {
   constexpr std::string_view kTelling[] = {"vendor_id",   "cpu family", "model",           "model name",
                                            "stepping",    "flags",      "CPU implementer", "CPU architecture",
@@ -52,13 +53,13 @@ std::uint64_t Auditor::Computed::digest() const {
   return hash64(digests.data(), digests.size() * sizeof(digests[0]), static_cast<std::uint64_t>(micro_batch));
 }
 
-// What all ranks computed, by name.
+// Reports has the Computed of all ranks.
 struct Auditor::Reports {
   Reports(ProcessGroup& group, const Computed& own, const Computed& audited, std::size_t names) : names_(names) {
     std::vector<std::uint64_t> mine;
     for (const Computed* computed : {&own, &audited}) {
       mine.insert(mine.end(), computed->digests.begin(), computed->digests.end());
-      mine.resize(mine.size() + names - computed->digests.size());  // a micro-batch without rows has none
+      mine.resize(mine.size() + names - computed->digests.size());  // a micro-batch without rows has no digests
       mine.push_back(static_cast<std::uint64_t>(computed->first_core));
       mine.push_back(static_cast<std::uint64_t>(computed->last_core));
     }
@@ -210,7 +211,7 @@ bool Auditor::judge(const Turn& turn, std::span<const Contradiction> contradicti
     }
   }
   if (standing.empty()) return is_step_wrong;
-  // The rank that contradicts several others, if it is in each contradiction.
+  // A rank is wrong if it is part of each contradiction and contradicts several other ranks.
   for (const int rank : {standing.front().owner, standing.front().auditor}) {
     std::set<int> others;
     for (const Contradiction& it : standing) {

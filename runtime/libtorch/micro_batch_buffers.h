@@ -59,10 +59,11 @@ class MicroBatchBuffers {
 
   // A micro-batch begins, with the buffers of the step.
   void begin_micro_batch();
-  // After finish_step(): the step is computed again, from the buffers that it began with.
+  // Resets the buffers to their values before the step, so that the step can be computed again. Call begin_again()
+  // after finish_step().
   void begin_again();
-  // Lives after finish_step(), around micro-batches that are computed again and do not count. Its destructor gives the
-  // buffers the values that finish_step() gave them.
+  // While an Again lives after finish_step(), micro-batches may be computed again without counting. The destructor of
+  // Again restores the values that finish_step() gave the buffers.
   class Again {
    public:
     explicit Again(MicroBatchBuffers& buffers);

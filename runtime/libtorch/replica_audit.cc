@@ -23,7 +23,7 @@ std::uint64_t number_of(const DataNumbers& numbers, const char* name) {
   return found == numbers.end() ? 0 : found->second;
 }
 
-// What computes, besides the processor: versions and the variables that choose kernels.
+// Returns a text with the versions of libraries and the variables that choose kernels.
 std::string libraries() {
   std::string text = at::show_config();
   for (const char* name : {"MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "ONEDNN_MAX_CPU_ISA",
@@ -33,7 +33,7 @@ std::string libraries() {
   return text;
 }
 
-// The tensors that are not trained, and whose values a forward may write.
+// Returns the tensors of the module that are not parameters.
 std::vector<const NamedTensor*> buffers_of(const ReplicaEngine& engine) {
   std::vector<const NamedTensor*> buffers;
   for (const NamedTensor& item : engine.state()) {
@@ -42,7 +42,7 @@ std::vector<const NamedTensor*> buffers_of(const ReplicaEngine& engine) {
   return buffers;
 }
 
-// Sets a flag until it is destroyed.
+// A Flag sets a bool to true while the Flag lives.
 class Flag {
  public:
   explicit Flag(bool& flag) : flag_(flag) { flag_ = true; }
@@ -145,7 +145,7 @@ void ReplicaAudit::saw_loss(const at::Tensor& loss) {
   for (const NamedTensor* buffer : buffers_of(engine_)) digest(++at, buffer->tensor);
 }
 
-// The gradients of earlier backwards are put aside, since torch would add to them.
+// Takes the gradients of earlier backwards out of the parameters during `compute`, because torch would add to them.
 Auditor::Computed ReplicaAudit::rehearsed(const Compute& compute, const MicroBatch& micro_batch) {
   std::vector<at::Tensor> kept;
   for (const auto& parameter : engine_.parameters()) {
@@ -180,7 +180,7 @@ bool ReplicaAudit::finish_step(const Compute& compute, std::span<const MicroBatc
   if (contradictions.empty()) return false;
   Auditor::Computed own_again = own_digests_, audited_again = audited_digests_;
   const Auditor::Computed audited_first = audited_digests_;
-  engine_.trainer.set_steps(step);  // which decides the random numbers
+  engine_.trainer.set_steps(step);  // the step's number decides the random numbers
   {
     const MicroBatchBuffers::Again again(engine_.micro_batch_buffers);
     const bool is_audited = std::ranges::any_of(contradictions, [&](const auto& it) { return it.owner == rank; });

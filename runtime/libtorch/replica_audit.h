@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The audits of a replica's steps (ddp/auditor.h): it computes a fixed micro-batch of another rank before its own, as a
-// rehearsal that leaves nothing behind, and digests loss, buffers and gradients as torch makes them.
+// ReplicaAudit runs the audits of a replica's steps (ddp/auditor.h). In an audit, the replica first computes a fixed
+// micro-batch of another rank. This computation is a rehearsal: it changes no gradient, buffer, random number or
+// record. ReplicaAudit digests the loss, the buffers and the gradients of the rehearsal, and of the replica's own
+// micro-batch that another rank computes.
 //
-// A rehearsal takes no memory of the arena: a gradient is digested when its accumulator has it, and dropped.
+// A rehearsal doesn't use the arena: ReplicaAudit digests each gradient as soon as torch has accumulated the gradient,
+// and then drops the gradient.
+//
+// Threads: as ReplicaEngine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,25 +30,23 @@ class ReplicaAudit {
  public:
   explicit ReplicaAudit(ReplicaEngine& engine) : engine_(engine) {}
 
-  // The loader that deals the rows of audits.
+  // Sets the function that returns the numbers of the loader that deals the rows of audits.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }
-  // A step of `rows` rows begins. Returns this rank's own rows: without those that it computes for another rank.
-  // InvalidArgument if these are not the rows of the batch that the loader has handed out last.
+  // Begins a step of `rows` rows. Returns the number of this rank's own rows, which come before the rows of another
+  // rank. Throws InvalidArgument if the loader's last batch has another number of rows.
   std::int64_t begin_step(std::int64_t rows);
   void end_step() { computes_again_ = false; }
-  // See Auditor; nullopt if no step has had an audit.
+  // Returns Auditor::audited_step(), or nullopt if no step has had an audit.
   std::optional<std::int64_t> audited_step() const {
     return auditor_ ? std::optional(auditor_->audited_step()) : std::nullopt;
   }
   void before_blame(std::function<void(std::int64_t)> action);
-  // Whether the step has an audit.
-  bool is_on() const { return turn_.has_value(); }
-  // Whether a micro-batch is computed that does not count.
+  // Returns whether the current micro-batch doesn't count, because it is rehearsed or was counted before.
   bool is_rehearsing() const { return is_rehearsing_ || computes_again_; }
-  // Whether gradients of the micro-batch that is computed are dropped.
+  // Returns whether the gradients of the current micro-batch are dropped.
   bool drops_gradients() const { return is_rehearsing_; }
 
-  // Around the computation of a micro-batch, which is digested if it is one that another rank computes too.
+  // While a Recording lives, saw_gradient() and saw_loss() digest the micro-batch if another rank computes it too.
   class Recording {
    public:
     Recording(ReplicaAudit& audit, const MicroBatch& micro_batch);
@@ -54,15 +57,17 @@ class ReplicaAudit {
    private:
     ReplicaAudit& audit_;
   };
-  // Within it: a gradient that an accumulator has, and the loss with what its forward wrote to buffers.
+  // Digests a gradient that torch has accumulated.
   void saw_gradient(std::size_t index, const at::Tensor& gradient);
+  // Digests the loss and the buffers after a forward.
   void saw_loss(const at::Tensor& loss);
 
-  // Computes the other rank's micro-batch by `compute`.
+  // Calls `compute` for the micro-batch of another rank.
   using Compute = std::function<void(const MicroBatch&)>;
   void rehearse(const Compute& compute);
-  // Collective, after the step. Returns whether the step must be computed again, and has cleared it then; throws
-  // Mismatch on all ranks if a rank is wrong for good.
+  // Compares the ranks' digests at the end of a step. Returns true if the step must be computed again; finish_step()
+  // has then cleared the gradients and reset the buffers. Throws Mismatch on all ranks as Auditor::judge() does.
+  // Collective if the step has an audit.
   bool finish_step(const Compute& compute, std::span<const MicroBatch> own);
 
  private:
@@ -75,8 +80,8 @@ class ReplicaAudit {
   std::function<void(std::int64_t)> before_blame_;
   std::optional<std::int64_t> first_step_;  // of this run
   std::unique_ptr<Auditor> auditor_;
-  std::optional<Auditor::Turn> turn_;  // of the step; none without an audit
-  MicroBatch audited_;                 // the rows of another rank's micro-batch
+  std::optional<Auditor::Turn> turn_;  // the turn of the current step's audit, or nullopt without an audit
+  MicroBatch audited_;                 // the micro-batch of another rank
   Auditor::Computed own_digests_, audited_digests_;
   Auditor::Computed* recorded_ = nullptr;
   bool is_rehearsing_ = false;

@@ -148,7 +148,7 @@ void ReplicaEngine::on_gradient(std::size_t index) {
   at::Tensor& gradient = parameters()[index].tensor.mutable_grad();
   if (gradient.defined()) audit.saw_gradient(index, gradient);
   if (audit.drops_gradients()) {
-    // Where buckets wait for the end, an accumulator may come again, and adds to what is there.
+    // If buckets wait for the end of backward, torch may accumulate a gradient in several parts.
     if (overlap_) gradient.reset();
     return;
   }

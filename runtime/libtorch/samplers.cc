@@ -171,7 +171,7 @@ void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   }
 }
 
-// Torch's loader does not say which batch it has handed out.
+// Refuses audits with torch's own loader, which doesn't tell which batch it has handed out.
 void refuse_audits(const State& state) REQUIRES(state.mutex) {
   if (!state.sampler->has_audits()) return;
   throw InvalidArgument(

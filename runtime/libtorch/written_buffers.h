@@ -36,6 +36,7 @@ class WrittenBuffers {
   WrittenBuffers(std::vector<NamedTensor> buffers, const std::map<std::string, BufferRule>& rules);
 
   std::size_t size() const { return buffers_.size(); }
+  // Appends the buffers' tensors to `tensors`.
   void list(std::vector<at::Tensor>& tensors) const {
     for (const Buffer& buffer : buffers_) tensors.push_back(buffer.item.tensor);
   }

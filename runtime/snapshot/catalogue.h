@@ -80,10 +80,10 @@ class Catalogue {
   // Removes the snapshots on this disk that neither keep, keep_every nor keep_best of SnapshotOptions protects. Logs a
   // failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
-  // From now on the newest snapshot that is not newer than `step` stays, which audits have found sound. Any thread may
-  // call keep_sound().
+  // Makes clean() keep the newest snapshot that is not newer than `step`, because audits have found it sound. Any
+  // thread may call keep_sound().
   void keep_sound(std::int64_t step) { sound_ = step; }
-  // Removes this start's snapshots of later steps than `step` from this disk, and logs their names.
+  // Removes the snapshots that this start of the job has written after `step` from this disk, and logs their names.
   void forget_after(std::int64_t step);
   // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
   // often as necessary. The newest snapshot stays. The function with_room() does not remove the folder of the step

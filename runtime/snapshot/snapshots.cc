@@ -109,7 +109,7 @@ struct BasicSnapshots::Impl {
     for (const Steps& one : steps) one.before_accumulate(refuse);
   }
 
-  // Leaves no snapshot of a later step than `sound`, the last one that was computed right, to resume from.
+  // Removes the snapshots of steps after `sound`, because an audit has found that they may be wrong.
   void forget_after(std::int64_t sound) {
     rescue.forget();
     try {

@@ -102,13 +102,13 @@ LOCKSTEP_API MicroBatchRange micro_batches_of(int micro_batches, int rank, int w
 // `global_batch` is above 2^40.
 LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches);
 
-// An audit computes a fixed micro-batch of another rank again, to find a processor that computes wrong values
-// (lockstep/libtorch/replica.h). Audits are numbered from 1.
+// In an audit, each rank also computes a fixed micro-batch of another rank, to find processors that compute wrong
+// values (docs/AUDITS.md). Audits are numbered from 1.
 
-// Returns the micro-batch that `rank` computes again in audit `audit`. From one audit to the next the rank whose
-// micro-batch it is changes, in a ring, and then the micro-batch, so that each rank audits every micro-batch of others.
-// If every host has `ranks_per_host` ranks in a row and there are several hosts, that rank is on another host.
-// REQUIRES: `world` is at least 2, and `audit` at least 1.
+// Returns the micro-batch of another rank that `rank` computes in audit number `audit`. From one audit to the next, the
+// other rank changes in a ring, and then the micro-batch changes, so that each rank computes every micro-batch of every
+// other rank. If every host has `ranks_per_host` consecutive ranks, and there are several hosts, the other rank runs on
+// another host. REQUIRES: `world` is at least 2, and `audit` at least 1.
 LOCKSTEP_API int audited_micro_batch(int micro_batches, int rank, int world, int ranks_per_host, std::int64_t audit);
 
 // RowRange is a run of consecutive rows.
@@ -178,9 +178,10 @@ class LOCKSTEP_API Sampler {
   // Returns this rank's rows of batch `index`, in the epoch's order; this rank may have no row in a batch. Throws
   // InvalidArgument unless 0 <= index < num_batches().
   std::vector<std::int64_t> batch(std::int64_t index) const;
-  // Returns the number of the audit in batch `index`, or 0 for a batch without an audit. In an audit, the rows of
-  // audited_micro_batch() come after this rank's own rows in batch().
+  // Returns the number of the audit in batch `index`, or 0 if the batch has no audit. In a batch with an audit, batch()
+  // returns the rows of audited_micro_batch() after this rank's own rows.
   std::int64_t audit(std::int64_t index) const { return audit_at(start_ + index * global_batch()); }
+  // Returns whether some batches have audits.
   virtual bool has_audits() const { return false; }
   // Returns the number of rows that all ranks together have in a full batch; the last batch of an epoch may be shorter.
   virtual std::int64_t global_batch() const = 0;
@@ -218,8 +219,8 @@ class LOCKSTEP_API Sampler {
   // and next_rows() returns this rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
-  // If the batch at position `begin` of the epoch has an audit, audit_at() returns the audit's number, else 0, and
-  // audited_rows() returns the rows that this rank computes again.
+  // audit_at() returns the number of the audit in the batch that begins at position `begin` of the epoch, or 0 if the
+  // batch has no audit. audited_rows() returns the rows of another rank that this rank gets in audit number `audit`.
   virtual std::int64_t audit_at(std::int64_t /*begin*/) const { return 0; }
   virtual Rows audited_rows(std::int64_t /*audit*/) const { return {}; }
   // Returns a number that identifies how the sampler treats samples that can't be divided evenly among
@@ -287,10 +288,11 @@ struct GlobalBatchSamplerOptions {
   // ranks (ddp/reproducible.h). Each rank has a run of consecutive micro-batches (micro_batches_of() above). If
   // `micro_batches` is 0, chunk() divides each batch among the ranks.
   int micro_batches = 0;
-  // Every audit_every-th full batch has an audit, in which each rank gets rows of another rank's micro-batch behind its
-  // own. Needs micro_batches; 0 for no audits, else at least 2. Of lockstep's engines only LibTorch's audits.
+  // If `audit_every` is not 0, every audit_every-th full batch has an audit: each rank gets the rows of a micro-batch
+  // of another rank after its own rows. The least value is 2. Audits need micro_batches and the loader of LibTorch
+  // (docs/AUDITS.md).
   int audit_every = 0;
-  int ranks_per_host = 1;  // for audited_micro_batch(); with LibTorch a group sets it
+  int ranks_per_host = 1;  // the argument of audited_micro_batch(); LibTorch's sampler takes the number from the group
 };
 
 // GlobalBatchSampler cuts the epoch into global batches that do not depend on the world size, so that a run computes

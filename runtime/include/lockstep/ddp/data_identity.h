@@ -14,8 +14,8 @@ namespace lockstep {
 // DataNumbers holds at most kMostDataNumbers pairs of a name and a value, in an order that is equal on all ranks.
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
 inline constexpr std::size_t kMostDataNumbers = 12;
-// The names of two numbers of a loader that deals audits (data/sampler.h): the number of the audit in the batch that it
-// handed out last, or 0, and GlobalBatchSamplerOptions::ranks_per_host.
+// The names of two numbers of a loader whose sampler has audits: the number of the audit in the last batch that the
+// loader has handed out, or 0; and GlobalBatchSamplerOptions::ranks_per_host.
 inline constexpr const char* kAuditNumber = "audit of the batch";
 inline constexpr const char* kAuditRanksPerHost = "ranks of a host, for audits";
 

@@ -101,9 +101,9 @@ class LOCKSTEP_API Replica {
     run_step(rows, std::ref(loss_of));
   }
 
-  // Returns whether the micro-batch that loss_of computes now does not count: it is another rank's, computed for an
-  // audit (docs/AUDITS.md), or one that was counted before and is computed again. A program that counts in loss_of,
-  // such as right answers, leaves such a micro-batch out.
+  // Returns true in a call of loss_of whose micro-batch doesn't count: the micro-batch belongs to another rank and is
+  // computed for an audit (docs/AUDITS.md), or loss_of has computed the micro-batch before. A program that counts
+  // something in loss_of, such as right answers, must not count such a micro-batch.
   bool is_auditing() const;
 
   // Takes part in a step of the other ranks without running a forward; this rank's weight in the step is 0. A rank
@@ -213,11 +213,10 @@ class LOCKSTEP_API Replica {
   // Runs `action` in each later forward that receives rank 0's buffers, after the buffers have arrived. Null removes
   // the action.
   void after_broadcast(std::function<void()> action);
-  // Returns the last step that began with weights that audits have found sound, as far as they tell; nullopt if no step
-  // had an audit.
+  // Returns the last step whose initial weights are sound as far as audits tell, or nullopt if no step had an audit.
   std::optional<std::int64_t> audited_step() const;
-  // Runs `action` on every rank when an audit has found a rank that computes wrong values, before the step's Mismatch
-  // is thrown. States of later steps than the argument may be wrong. Null removes the action.
+  // Runs `action` on every rank before an audit's Mismatch is thrown, because a rank computes wrong values. States of
+  // steps after `sound_step` may be wrong. Null removes the action.
   void before_blame(std::function<void(std::int64_t sound_step)> action);
   void set_weight_to(std::int64_t weight);
   void run_step(std::int64_t rows, const std::function<at::Tensor(std::int64_t begin, std::int64_t end)>& loss_of);
