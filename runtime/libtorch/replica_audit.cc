@@ -58,12 +58,6 @@ class Flag {
 
 void ReplicaAudit::make_auditor() {
   if (auditor_) return;
-  if (engine_.group->device().kind != DeviceKind::cpu) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the loader has audit_every, and the module is on {}, where audits are not "
-        "supported; leave audit_every out",
-        engine_.group->device().str()));
-  }
   std::vector<std::string> names;
   for (const auto& parameter : engine_.parameters()) names.push_back(parameter.name);
   names.emplace_back("the loss");
@@ -71,6 +65,23 @@ void ReplicaAudit::make_auditor() {
   auditor_ = std::make_unique<Auditor>(engine_.group, engine_.options.reproducible.micro_batches, std::move(names),
                                        libraries(), *first_step_);
   auditor_->before_blame(before_blame_);
+}
+
+void ReplicaAudit::watch(DataIdentity identity) {
+  const DataNumbers numbers = identity ? identity() : DataNumbers{};
+  const bool has_audits = std::ranges::find(numbers, kAuditNumber, &DataNumbers::value_type::first) != numbers.end();
+  if (has_audits && engine_.group->device().kind != DeviceKind::cpu) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: watch() got a loader with audit_every, and the module is on {}, where audits are not "
+        "supported; leave audit_every out",
+        engine_.group->device().str()));
+  }
+  if (has_audits && !engine_.options.reproducible.is_on()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: watch() got a loader with audit_every, and DdpOptions::reproducible is not set; set "
+        "it, or leave audit_every out");
+  }
+  identity_ = std::move(identity);
 }
 
 void ReplicaAudit::before_blame(std::function<void(std::int64_t)> action) {
@@ -87,11 +98,6 @@ std::int64_t ReplicaAudit::begin_step(std::int64_t rows) {
   const auto number = static_cast<std::int64_t>(number_of(numbers, kAuditNumber));
   const int rank = engine_.group->rank(), world = engine_.group->size();
   if (number == 0 || world == 1) return rows;
-  if (!same.is_on()) {
-    throw InvalidArgument(
-        "DistributedDataParallel: the watched loader has audit_every, and DdpOptions::reproducible is not set; set it, "
-        "or leave audit_every out");
-  }
   make_auditor();
   const std::int64_t own =
       data::rows_in_micro_batches(same.global_batch, same.global_batch, same.micro_batches, rank, world).count;
@@ -103,7 +109,7 @@ std::int64_t ReplicaAudit::begin_step(std::int64_t rows) {
   if (rows != own + audited) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: backward got {} rows, but the batch that the watched loader handed out "
-                    "last has an audit: {} rows of rank {} and {} rows behind them that it computes for another rank; "
+                    "last has an audit: {} rows of rank {}, and after these {} rows that it computes for another rank; "
                     "call backward with all rows of a batch before the next batch is read",
                     rows, own, rank, audited));
   }

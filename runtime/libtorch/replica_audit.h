@@ -31,7 +31,8 @@ class ReplicaAudit {
   explicit ReplicaAudit(ReplicaEngine& engine) : engine_(engine) {}
 
   // Sets the function that returns the numbers of the loader that deals the rows of audits.
-  void watch(DataIdentity identity) { identity_ = std::move(identity); }
+  // Throws InvalidArgument if the loader deals such rows and the replica has no audits.
+  void watch(DataIdentity identity);
   // Begins a step of `rows` rows. Returns the number of this rank's own rows, which come before the rows of another
   // rank. Throws InvalidArgument if the loader's last batch has another number of rows.
   std::int64_t begin_step(std::int64_t rows);

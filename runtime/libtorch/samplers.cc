@@ -62,7 +62,8 @@ struct RankSampler::State {
   bool hands_out_every_batch GUARDED_BY(mutex) = false;
   std::deque<Drawn> drawn GUARDED_BY(mutex);   // and not handed out yet
   data::SamplerState taken GUARDED_BY(mutex);  // the place behind the batches handed out, if hands_out_every_batch
-  std::int64_t audit GUARDED_BY(mutex) = 0;    // of the batch that was handed out last; 0: none
+  mutable bool is_watched GUARDED_BY(mutex) = false;  // identity() was called
+  std::int64_t audit GUARDED_BY(mutex) = 0;           // of the batch that was handed out last; 0: none
   // The next pass.
   std::int64_t next_epoch GUARDED_BY(mutex) = 0;
   std::optional<data::SamplerState> resumed GUARDED_BY(mutex);  // by resume(), since the last pass began
@@ -171,12 +172,20 @@ void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   }
 }
 
-// Refuses audits with torch's own loader, which doesn't tell which batch it has handed out.
+// Refuses audits with torch's own loader, which doesn't tell which batch it has handed out, and audits that no
+// DistributedDataParallel knows of, which would train on the rows of other ranks.
 void refuse_audits(const State& state) REQUIRES(state.mutex) {
   if (!state.sampler->has_audits()) return;
-  throw InvalidArgument(
-      "GlobalBatchSampler: audit_every is set with torch's loader, which does not say whether the batch that it handed "
-      "out has an audit; take lockstep::libtorch::DataLoader, or leave audit_every out");
+  if (!state.hands_out_every_batch) {
+    throw InvalidArgument(
+        "GlobalBatchSampler: audit_every is set with torch's loader, which does not say whether the batch that it "
+        "handed out has an audit; take lockstep::libtorch::DataLoader, or leave audit_every out");
+  }
+  if (!state.is_watched) {
+    throw InvalidArgument(
+        "DataLoader: audit_every is set, and no DistributedDataParallel knows which rows are for audits; call "
+        "ddp.watch(loader) before the loop");
+  }
 }
 
 // The list of one epoch, which all copies of an order share: that of the epoch which was looked up last.
@@ -258,11 +267,9 @@ void RankSampler::reset(::torch::optional<std::size_t> new_length) {
     state.sampler = state.make(static_cast<std::int64_t>(*new_length), state.size);
     state.resumed.reset();
   }
+  refuse_audits(state);
   state.begin_pass();
-  if (state.global_batch > 0 && !state.hands_out_every_batch) {
-    refuse_audits(state);
-    refuse_empty_shares(state);
-  }
+  if (state.global_batch > 0 && !state.hands_out_every_batch) refuse_empty_shares(state);
 }
 
 ::torch::optional<RankSampler::Index> RankSampler::next(std::size_t batch_size) {
@@ -292,6 +299,10 @@ int RankSampler::rank() const {
 int RankSampler::world() const { return state_->world; }
 
 DataIdentity RankSampler::identity() const {
+  {
+    MutexLock lock(state_->mutex);
+    state_->is_watched = true;
+  }
   return [state = std::shared_ptr<const State>(state_)] {
     MutexLock lock(state->mutex);
     DataNumbers numbers = state->sampler->identity();

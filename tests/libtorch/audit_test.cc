@@ -352,5 +352,41 @@ TEST(Audits, NameEachFlippedBitThatADigestShowsInAnAuditedMicroBatchAndNoOther) 
   RecordProperty("named", named);
 }
 
+// What would train on rows of other ranks, or compare what does not belong together.
+TEST(Audits, RefuseRowsThatAreNotThoseOfTheBatch) {
+  run_torch_ranks(2, [](const Group& group) {
+    const libtorch::DdpOptions fixed{.reproducible = {.micro_batches = 6, .global_batch = 24}};
+    const data::GroupLoaderOptions audited{.global_batch = 24, .micro_batches = 6, .audit_every = 2};
+    Cnn model;
+    for (const int every : {-1, 1}) {
+      expect_text(error_of([&] {
+                    libtorch::DataLoader(Images(), *group,
+                                         {.global_batch = 24, .micro_batches = 6, .audit_every = every});
+                  }),
+                  {fmt::format("audit_every is {} with 6 micro_batches", every)});
+    }
+    expect_text(error_of([&] { libtorch::DataLoader(Images(), *group, {.global_batch = 24, .audit_every = 2}); }),
+                {"audit_every is 2 with 0 micro_batches"});
+    libtorch::GlobalBatchSampler sampler(kSamples, *group, audited.sampler());
+    expect_text(error_of([&] { sampler.reset(); }), {"audit_every is set with torch's loader"});
+    libtorch::DataLoader loader(Images(), *group, audited);
+    expect_text(error_of([&] { loader.begin(); }), {"call ddp.watch(loader) before the loop"});
+    {
+      DistributedDataParallel fast(model, group);
+      expect_text(error_of([&] { fast.watch(loader); }), {"DdpOptions::reproducible is not set"});
+    }
+    DistributedDataParallel ddp(model, group, fixed);
+    ddp.watch(loader);
+    auto batch = loader.begin();
+    const std::int64_t rows = batch->data.size(0);
+    EXPECT_EQ(rows, 16);
+    ++batch;
+    EXPECT_EQ(batch->data.size(0), 12);
+    const auto never = [](std::int64_t, std::int64_t) { return at::zeros({}); };
+    expect_text(error_of([&] { ddp.backward(rows, never); }), {"its 3 fixed micro-batches of 4 rows hold only 12"});
+    throw Mismatch("the group has failed");
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing::audit_test
