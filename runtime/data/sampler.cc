@@ -219,6 +219,12 @@ GlobalBatchSampler::GlobalBatchSampler(EpochOrder order, int rank, int world, co
                     "2, and set micro_batches",
                     options.audit_every, micro_batches_));
   }
+  if (rows_in_micro_batches(batch_rows(), batch_rows(), micro_batches_, world - 1, world).count == 0) {
+    throw InvalidArgument(fmt::format(
+        "GlobalBatchSampler: audit_every is {}, but of {} rows in {} micro-batches rank {} of {} has none to "
+        "compare; take a larger global_batch, or leave audit_every out",
+        options.audit_every, batch_rows(), micro_batches_, world - 1, world));
+  }
 }
 
 std::int64_t GlobalBatchSampler::audit_at(std::int64_t begin) const {
@@ -231,7 +237,7 @@ std::int64_t GlobalBatchSampler::audit_at(std::int64_t begin) const {
 Sampler::Rows GlobalBatchSampler::audited_rows(std::int64_t audit) const {
   const std::int64_t each = micro_batch_rows(batch_rows(), micro_batches_);
   const std::int64_t begin =
-      std::min(batch_rows(), each * audited_micro_batch(micro_batches_, rank(), world(), ranks_per_host_, audit));
+      each * audited_micro_batch(batch_rows(), micro_batches_, rank(), world(), ranks_per_host_, audit);
   return {.first = begin, .stride = 1, .count = std::min(each, batch_rows() - begin)};
 }
 
@@ -328,12 +334,22 @@ MicroBatchRange micro_batches_of(int micro_batches, int rank, int world) {
   return {cut(rank), cut(rank + std::int64_t{1})};
 }
 
-int audited_micro_batch(int micro_batches, int rank, int world, int ranks_per_host, std::int64_t audit) {
-  const int nearest = ranks_per_host <= world - ranks_per_host ? std::max(1, ranks_per_host) : 1;
-  const std::int64_t turn = audit - 1, distances = world - 2 * nearest + 1;
-  const int distance = nearest + static_cast<int>(turn % distances);
-  const MicroBatchRange run = micro_batches_of(micro_batches, (rank + distance) % world, world);
-  return run.begin + static_cast<int>(turn / distances % run.count());
+int audited_micro_batch(std::int64_t global_batch, int micro_batches, int rank, int world, int ranks_per_host,
+                        std::int64_t audit) {
+  // The ranks form a ring in which neighbours are on different hosts.
+  const int each = ranks_per_host > 0 && world % ranks_per_host == 0 ? ranks_per_host : 1;
+  const int hosts = world / each;
+  std::vector<int> distances;
+  for (int distance = 1; distance < world; ++distance) {
+    const bool is_on_host = hosts > 1 && distance % hosts == 0;
+    const bool is_mutual = 2 * distance == world && world > 2;
+    if (!is_on_host && !is_mutual) distances.push_back(distance);
+  }
+  const std::int64_t turn = audit - 1, ring = std::ssize(distances);
+  const int place = (rank % each * hosts + rank / each + distances[static_cast<std::size_t>(turn % ring)]) % world;
+  const MicroBatchRange run = micro_batches_of(micro_batches, place % hosts * each + place / hosts, world);
+  const std::int64_t filled = ceil_div(global_batch, micro_batch_rows(global_batch, micro_batches));
+  return run.begin + static_cast<int>(turn / ring % (std::min<std::int64_t>(run.end, filled) - run.begin));
 }
 
 std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches) {

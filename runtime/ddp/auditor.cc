@@ -16,6 +16,7 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/ddp/equality/gather_numbers.h"
@@ -81,10 +82,10 @@ struct Auditor::Reports {
   std::vector<std::uint64_t> all_;
 };
 
-Auditor::Auditor(std::shared_ptr<ProcessGroup> group, int micro_batches, std::vector<std::string> names,
+Auditor::Auditor(std::shared_ptr<ProcessGroup> group, const Reproducible& reproducible, std::vector<std::string> names,
                  std::string libraries, std::int64_t first_step)
     : group_(std::move(group)),
-      micro_batches_(micro_batches),
+      reproducible_(reproducible),
       names_(std::move(names)),
       libraries_(std::move(libraries)),
       last_clean_(static_cast<std::size_t>(group_->size()), first_step),
@@ -93,10 +94,11 @@ Auditor::Auditor(std::shared_ptr<ProcessGroup> group, int micro_batches, std::ve
 Auditor::Turn Auditor::turn(std::int64_t audit, int ranks_per_host) const {
   Turn turn{.audit = audit};
   for (int rank = 0; rank < group_->size(); ++rank) {
-    const int audited = data::audited_micro_batch(micro_batches_, rank, group_->size(), ranks_per_host, audit);
+    const int audited = data::audited_micro_batch(reproducible_.global_batch, reproducible_.micro_batches, rank,
+                                                  group_->size(), ranks_per_host, audit);
     turn.audited.push_back(audited);
     int owner = 0;
-    while (audited >= data::micro_batches_of(micro_batches_, owner, group_->size()).end) ++owner;
+    while (audited >= data::micro_batches_of(reproducible_.micro_batches, owner, group_->size()).end) ++owner;
     turn.owners.push_back(owner);
     if (owner == group_->rank()) turn.own = audited;
   }
@@ -131,15 +133,17 @@ std::vector<Auditor::Contradiction> Auditor::compare(const Turn& turn, std::span
     if (all[at] != all[0]) check_replicas(*group_, weights);
   }
   std::vector<Contradiction> contradictions;
+  std::set<int> compared, contradicted;
   for (std::size_t auditor = 0; auditor < turn.owners.size(); ++auditor) {
     const auto owner = static_cast<std::size_t>(turn.owners[auditor]);
-    if (kinds_[owner] != kinds_[auditor] || all[3 * owner + 1] == all[3 * auditor + 2]) continue;
-    contradictions.push_back({.owner = static_cast<int>(owner), .auditor = static_cast<int>(auditor)});
+    if (kinds_[owner] != kinds_[auditor]) continue;
+    const Contradiction pair{.owner = static_cast<int>(owner), .auditor = static_cast<int>(auditor)};
+    const bool differ = all[3 * owner + 1] != all[3 * auditor + 2];
+    (differ ? contradicted : compared).insert({pair.owner, pair.auditor});
+    if (differ) contradictions.push_back(pair);
   }
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    const bool is_clean = std::ranges::none_of(
-        contradictions, [&](const Contradiction& it) { return it.owner == rank || it.auditor == rank; });
-    if (is_clean) last_clean_[static_cast<std::size_t>(rank)] = step;
+  for (const int rank : compared) {
+    if (!contradicted.contains(rank)) last_clean_[static_cast<std::size_t>(rank)] = step;
   }
   return contradictions;
 }
@@ -193,9 +197,17 @@ bool Auditor::judge(const Turn& turn, std::span<const Contradiction> contradicti
     if (auditor_changed) at_fault.insert(it.auditor);
     is_step_wrong = is_step_wrong || owner_changed;
   }
+  if (at_fault.size() > 1) {
+    comm::throw_disagreement(
+        *group_,
+        fmt::format("DistributedDataParallel: {}; {} got other results when they computed again: the program computes "
+                    "something else each time, such as with random_device, the time, or what loss_of keeps between "
+                    "calls; see docs/REPRODUCIBLE.md for what a program must do",
+                    texts, rendezvous::describe_ranks(std::vector<int>(at_fault.begin(), at_fault.end()))),
+        -1, step);
+  }
   for (const int rank : at_fault) {
-    const int faults = ++faults_[static_cast<std::size_t>(rank)];
-    if (faults >= kManyFaults) {
+    if (++faults_[static_cast<std::size_t>(rank)] >= kManyFaults) {
       blame(
           {rank},
           fmt::format("{}; {} got another result when it computed again, as in an earlier audit: its processor is not "
@@ -207,7 +219,7 @@ bool Auditor::judge(const Turn& turn, std::span<const Contradiction> contradicti
       log_warn(
           "DistributedDataParallel: {}; {} got another result when it computed again: its processor had a transient "
           "fault{}. With its next fault the job ends; have the host tested",
-          texts, describe_rank(rank), is_step_wrong ? ", and the step is computed again" : "");
+          texts, describe_rank(rank), is_step_wrong && standing.empty() ? ", and the step is computed again" : "");
     }
   }
   if (standing.empty()) return is_step_wrong;
@@ -223,7 +235,8 @@ bool Auditor::judge(const Turn& turn, std::span<const Contradiction> contradicti
     if (others.size() < 2 || !in_each) continue;
     blame({rank},
           fmt::format("{}, and got the same when they computed again; {} contradicts {} ranks, which agree with all "
-                      "others: its processor computes wrong values; take its host out of the job",
+                      "others: its processor computes wrong values, unless the program computes something else on this "
+                      "rank; take its host out of the job",
                       texts, describe_rank(rank), others.size()),
           step);
   }
@@ -231,7 +244,8 @@ bool Auditor::judge(const Turn& turn, std::span<const Contradiction> contradicti
   for (const Contradiction& it : standing) undecided.insert({it.owner, it.auditor});
   blame(undecided,
         fmt::format("{}, and got the same when they computed again: one of {} computes wrong values, and nobody knows "
-                    "which; run the job on other hosts, or find out with `lockstep replay` on each of these",
+                    "which, or the program computes something else on each rank; run the job on other hosts, or find "
+                    "out with `lockstep replay` on each of these",
                     texts, rendezvous::describe_ranks(std::vector<int>(undecided.begin(), undecided.end()))),
         step);
 }

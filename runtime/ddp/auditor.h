@@ -5,6 +5,9 @@
 // had a transient fault. If both ranks repeat their results, the rank that also contradicts a third rank is wrong. If
 // neither rank contradicts a third rank, the Auditor can't tell which of the two ranks is wrong.
 //
+// If several ranks get other results when they compute again, the program itself computes something else each time, and
+// no rank is wrong.
+//
 // The Auditor compares only ranks with equal processors and libraries, because other processors may compute other bits.
 //
 // Threads: one thread at a time.
@@ -23,6 +26,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/replica_check.h"
+#include "lockstep/ddp/reproducible.h"
 #include "runtime/base/internal_api.h"
 
 namespace lockstep {
@@ -53,9 +57,10 @@ class LOCKSTEP_INTERNAL_API Auditor {
   };
 
   // `names` are the names of the digests, equal on all ranks. `libraries` describes the software that computes, such as
-  // the versions of libraries. `first_step` is the first step of this run.
-  Auditor(std::shared_ptr<ProcessGroup> group, int micro_batches, std::vector<std::string> names, std::string libraries,
-          std::int64_t first_step);
+  // the versions of libraries. `first_step` is the first step of
+  // this run, or audited_step() of an earlier run that this run continues.
+  Auditor(std::shared_ptr<ProcessGroup> group, const Reproducible& reproducible, std::vector<std::string> names,
+          std::string libraries, std::int64_t first_step);
 
   std::size_t names() const { return names_.size(); }
   // Returns the last step whose initial weights are sound as far as audits tell: the earliest of the ranks' last audits
@@ -86,7 +91,7 @@ class LOCKSTEP_INTERNAL_API Auditor {
   [[noreturn]] void blame(const std::set<int>& ranks, const std::string& text, std::int64_t step);
 
   std::shared_ptr<ProcessGroup> group_;
-  int micro_batches_;
+  Reproducible reproducible_;
   std::vector<std::string> names_;
   std::string libraries_;
   // By rank: a hash of processor and libraries. Empty before the first comparison.

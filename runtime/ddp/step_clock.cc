@@ -22,4 +22,7 @@ void StepClock::end(std::int64_t words) {
   trace::keep_steps_done(done, done - step_);
 }
 
+void StepClock::repeat() { group_->internals().coordinated_stop()->step_ended(--step_ - 1); }
+void StepClock::end_again() { group_->internals().coordinated_stop()->step_ended(step_++); }
+
 }  // namespace lockstep

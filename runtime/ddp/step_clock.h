@@ -34,6 +34,10 @@ class StepClock {
   // Ends the step; call end() after the step's last collective. `words` combines all ranks' stop words, and is not 0 if
   // some rank asks to stop.
   void end(std::int64_t words);
+  // Makes the step that ended last the current step again, because it is computed again; its number does not change.
+  void repeat();
+  // Ends the current step again, after repeat(), if it is not computed again after all.
+  void end_again();
 
  private:
   std::shared_ptr<ProcessGroup> group_;

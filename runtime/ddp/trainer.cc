@@ -198,6 +198,11 @@ void Trainer::close() {
   // Read the parameters' versions before the program's optimizer changes the parameters, because tell_of_accumulation()
   // compares the versions.
   versions_ = replica_.values.versions();
+  if (!holds_update_) release_update();
+}
+
+void Trainer::release_update() {
+  holds_update_ = false;
   if (before_update_) before_update_();
 }
 
@@ -219,7 +224,7 @@ std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
   }
   refuse_live_gradients("at the first fixed micro-batch of a step");
   step_rows_ = rows;
-  weights_are_told_ = false;
+  weights_are_told_ = holds_update_ = false;
   return micro_batches;
 }
 

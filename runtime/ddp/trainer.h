@@ -137,6 +137,12 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // Ends the micro-batch; call close() once the engine has read the gradients. If the ranks' replicas differ, close()
   // is collective and throws Mismatch on every rank.
   void close();
+  // Makes close() leave the action of before_update() to release_update(), because the step may be computed again.
+  void hold_update() { holds_update_ = true; }
+  void release_update();
+  // Makes the step that ended last the current step again; end_again() ends it again. See StepClock.
+  void repeat_step() { clock_->repeat(); }
+  void end_step_again() { clock_->end_again(); }
   // Returns true between begin() and the following close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
@@ -246,6 +252,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::optional<std::int64_t> last_weight_ = 0;
   std::int64_t steps_before_ = 0;
   std::uint64_t versions_ = 0;  // the versions at the end of the last synchronised backward
+  bool holds_update_ = false;
   std::function<void()> before_update_;
   std::function<void()> before_accumulate_;
 };

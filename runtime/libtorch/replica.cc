@@ -229,7 +229,6 @@ void Replica::run_step(std::int64_t rows, const std::function<at::Tensor(std::in
   do {
     for (const MicroBatch& micro_batch : micro_batches) compute(micro_batch);
   } while (engine.audit.finish_step(compute, micro_batches));
-  engine.audit.end_step();
 }
 
 void Replica::record_loss(double loss) { record_loss(at::scalar_tensor(loss, at::kDouble)); }
@@ -295,6 +294,11 @@ void Replica::watch_data(DataIdentity identity) {
   engine_->trainer.watch(std::move(identity));
 }
 std::optional<std::int64_t> Replica::audited_step() const { return engine_->audit.audited_step(); }
+void Replica::set_audited_step(std::int64_t step) { engine_->audit.set_audited_step(step); }
+bool Replica::digests_inputs() const { return engine_->audit.is_recording(); }
+void Replica::digest_input(const at::Tensor& input) {
+  if (input.defined()) engine_->audit.saw_input(input);
+}
 void Replica::before_blame(std::function<void(std::int64_t)> action) { engine_->audit.before_blame(std::move(action)); }
 bool Replica::is_auditing() const { return engine_->audit.is_rehearsing(); }
 void Replica::before_update(std::function<void()> action) { engine_->trainer.before_update(std::move(action)); }

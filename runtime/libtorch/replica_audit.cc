@@ -58,12 +58,12 @@ class Flag {
 
 void ReplicaAudit::make_auditor() {
   if (auditor_) return;
-  std::vector<std::string> names;
+  std::vector<std::string> names{"the inputs of forward"};
   for (const auto& parameter : engine_.parameters()) names.push_back(parameter.name);
   names.emplace_back("the loss");
   for (const NamedTensor* buffer : buffers_of(engine_)) names.push_back(buffer->name);
-  auditor_ = std::make_unique<Auditor>(engine_.group, engine_.options.reproducible.micro_batches, std::move(names),
-                                       libraries(), *first_step_);
+  auditor_ = std::make_unique<Auditor>(engine_.group, engine_.options.reproducible, std::move(names), libraries(),
+                                       *first_step_);
   auditor_->before_blame(before_blame_);
 }
 
@@ -94,26 +94,32 @@ std::int64_t ReplicaAudit::begin_step(std::int64_t rows) {
   computes_again_ = false;
   if (!first_step_) first_step_ = engine_.trainer.steps();
   const Reproducible& same = engine_.options.reproducible;
-  const DataNumbers numbers = identity_ ? identity_() : DataNumbers{};
-  const auto number = static_cast<std::int64_t>(number_of(numbers, kAuditNumber));
   const int rank = engine_.group->rank(), world = engine_.group->size();
-  if (number == 0 || world == 1) return rows;
-  make_auditor();
+  if (!identity_ || !same.is_on() || world == 1) return rows;
+  const DataNumbers numbers = identity_();
   const std::int64_t own =
       data::rows_in_micro_batches(same.global_batch, same.global_batch, same.micro_batches, rank, world).count;
-  const std::int64_t each = data::micro_batch_rows(same.global_batch, same.micro_batches);
-  Auditor::Turn turn = auditor_->turn(number, static_cast<int>(number_of(numbers, kAuditRanksPerHost)));
-  const int index = turn.audited[static_cast<std::size_t>(rank)];
-  const std::int64_t before = std::min(same.global_batch, each * index);
-  const std::int64_t audited = std::min(each, same.global_batch - before);
-  if (rows != own + audited) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: backward got {} rows, but the batch that the watched loader handed out "
-                    "last has an audit: {} rows of rank {}, and after these {} rows that it computes for another rank; "
-                    "call backward with all rows of a batch before the next batch is read",
-                    rows, own, rank, audited));
+  if (rows <= own) return rows;  // perhaps of another loader
+  const auto number = static_cast<std::int64_t>(number_of(numbers, kAuditNumber));
+  Auditor::Turn turn;
+  if (number > 0) {
+    make_auditor();
+    turn = auditor_->turn(number, static_cast<int>(number_of(numbers, kAuditRanksPerHost)));
+    const std::int64_t each = data::micro_batch_rows(same.global_batch, same.micro_batches);
+    audited_.index = turn.audited[static_cast<std::size_t>(rank)];
+    audited_.begin = own;
+    audited_.end = own + std::min(each, same.global_batch - each * audited_.index);
   }
-  audited_ = {.begin = own, .end = rows, .index = index};
+  if (number == 0 || rows != audited_.end) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: backward got {} rows, but the batch that the watched loader handed out last has {} "
+        "rows of rank {}{}; call backward with all rows of a batch before the next batch is read, and give the loader "
+        "the global_batch ({}) and micro_batches ({}) of DdpOptions::reproducible",
+        rows, own, rank,
+        number == 0 ? " and no audit"
+                    : fmt::format(", and after these {} rows that it computes for another rank", audited_.end - own),
+        same.global_batch, same.micro_batches));
+  }
   turn_ = std::move(turn);
   own_digests_ = audited_digests_ = {};
   return own;
@@ -134,19 +140,21 @@ ReplicaAudit::Recording::~Recording() {
   if (Auditor::Computed* const into = std::exchange(audit_.recorded_, nullptr)) into->last_core = ::sched_getcpu();
 }
 
-void ReplicaAudit::digest(std::size_t at, const at::Tensor& tensor) {
+void ReplicaAudit::digest(std::size_t at, const at::Tensor& tensor, std::uint64_t seed) {
   at::Tensor dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
   if (!dense.is_non_overlapping_and_dense()) dense = dense.contiguous();
-  recorded_->digests[at] = hash64(dense.data_ptr(), dense.nbytes(), 1);
+  recorded_->digests[at] = hash64(dense.data_ptr(), dense.nbytes(), seed);
 }
 
 void ReplicaAudit::saw_gradient(std::size_t index, const at::Tensor& gradient) {
-  if (recorded_ != nullptr) digest(index, gradient);
+  if (recorded_ != nullptr) digest(1 + index, gradient);
 }
+
+void ReplicaAudit::saw_input(const at::Tensor& input) { digest(0, input, recorded_->digests[0] + 1); }
 
 void ReplicaAudit::saw_loss(const at::Tensor& loss) {
   if (recorded_ == nullptr) return;
-  std::size_t at = engine_.parameters().size();
+  std::size_t at = 1 + engine_.parameters().size();
   if (loss.defined()) digest(at, loss.detach());
   for (const NamedTensor* buffer : buffers_of(engine_)) digest(++at, buffer->tensor);
 }
@@ -174,37 +182,48 @@ Auditor::Computed ReplicaAudit::rehearsed(const Compute& compute, const MicroBat
 }
 
 void ReplicaAudit::rehearse(const Compute& compute) {
-  if (turn_ && audited_.begin < audited_.end) audited_digests_ = rehearsed(compute, audited_);
+  if (!turn_) return;
+  engine_.trainer.hold_update();
+  audited_digests_ = rehearsed(compute, audited_);
 }
 
 bool ReplicaAudit::finish_step(const Compute& compute, std::span<const MicroBatch> own) {
-  if (!turn_) return false;
+  Trainer& trainer = engine_.trainer;
+  if (!turn_) {
+    if (std::exchange(computes_again_, false)) trainer.release_update();
+    return false;
+  }
+  const Auditor::Turn turn = *std::exchange(turn_, std::nullopt);
   const int rank = engine_.group->rank();
   const DivergenceCheck::Replica::State weights = engine_.dense_state();
-  const std::int64_t step = engine_.trainer.steps() - 1;
-  const auto contradictions = auditor_->compare(*turn_, weights.buffers, own_digests_, audited_digests_, step);
-  if (contradictions.empty()) return false;
-  Auditor::Computed own_again = own_digests_, audited_again = audited_digests_;
-  const Auditor::Computed audited_first = audited_digests_;
-  engine_.trainer.set_steps(step);  // the step's number decides the random numbers
-  {
-    const MicroBatchBuffers::Again again(engine_.micro_batch_buffers);
-    const bool is_audited = std::ranges::any_of(contradictions, [&](const auto& it) { return it.owner == rank; });
-    const bool is_auditor = std::ranges::any_of(contradictions, [&](const auto& it) { return it.auditor == rank; });
-    const auto mine = std::ranges::find(own, turn_->own, &MicroBatch::index);
-    if (is_audited && mine != own.end()) own_again = rehearsed(compute, *mine);
-    if (is_auditor) audited_again = rehearsed(compute, audited_);
+  const std::int64_t step = trainer.steps() - 1;
+  const auto contradictions = auditor_->compare(turn, weights.buffers, own_digests_, audited_digests_, step);
+  bool is_wrong = false;
+  if (!contradictions.empty()) {
+    const Auditor::Computed own_first = own_digests_, audited_first = audited_digests_;
+    Auditor::Computed own_again = own_first, audited_again = audited_first;
+    turn_ = turn;  // which is recorded again
+    trainer.repeat_step();
+    {
+      const MicroBatchBuffers::Again again(engine_.micro_batch_buffers);
+      const bool is_audited = std::ranges::any_of(contradictions, [&](const auto& it) { return it.owner == rank; });
+      const bool is_auditor = std::ranges::any_of(contradictions, [&](const auto& it) { return it.auditor == rank; });
+      if (is_audited) own_again = rehearsed(compute, *std::ranges::find(own, turn.own, &MicroBatch::index));
+      if (is_auditor) audited_again = rehearsed(compute, audited_);
+    }
+    turn_.reset();
+    trainer.end_step_again();
+    is_wrong = auditor_->judge(turn, contradictions, own_first, audited_first, own_again, audited_again, step);
   }
-  engine_.trainer.set_steps(step + 1);
-  const bool is_wrong =
-      auditor_->judge(*turn_, contradictions, own_digests_, audited_first, own_again, audited_again, step);
-  turn_.reset();
-  if (!is_wrong) return false;
+  if (!is_wrong) {
+    trainer.release_update();
+    return false;
+  }
+  trainer.repeat_step();
+  trainer.hold_update();
   engine_.shards.clear_gradients(/*set_to_none=*/true);
   engine_.micro_batch_buffers.begin_again();
-  engine_.trainer.set_steps(step);
-  computes_again_ = true;
-  return true;
+  return computes_again_ = true;
 }
 
 }  // namespace lockstep::libtorch

@@ -36,11 +36,11 @@ class ReplicaAudit {
   // Begins a step of `rows` rows. Returns the number of this rank's own rows, which come before the rows of another
   // rank. Throws InvalidArgument if the loader's last batch has another number of rows.
   std::int64_t begin_step(std::int64_t rows);
-  void end_step() { computes_again_ = false; }
   // Returns Auditor::audited_step(), or nullopt if no step has had an audit.
   std::optional<std::int64_t> audited_step() const {
     return auditor_ ? std::optional(auditor_->audited_step()) : std::nullopt;
   }
+  void set_audited_step(std::int64_t step) { first_step_ = step; }
   void before_blame(std::function<void(std::int64_t)> action);
   // Returns whether the current micro-batch doesn't count, because it is rehearsed or was counted before.
   bool is_rehearsing() const { return is_rehearsing_ || computes_again_; }
@@ -58,6 +58,9 @@ class ReplicaAudit {
    private:
     ReplicaAudit& audit_;
   };
+  bool is_recording() const { return recorded_ != nullptr; }
+  // Digests an input of a forward.
+  void saw_input(const at::Tensor& input);
   // Digests a gradient that torch has accumulated.
   void saw_gradient(std::size_t index, const at::Tensor& gradient);
   // Digests the loss and the buffers after a forward.
@@ -74,12 +77,13 @@ class ReplicaAudit {
  private:
   void make_auditor();
   Auditor::Computed rehearsed(const Compute& compute, const MicroBatch& micro_batch);
-  void digest(std::size_t at, const at::Tensor& tensor);
+  void digest(std::size_t at, const at::Tensor& tensor, std::uint64_t seed = 1);
 
   ReplicaEngine& engine_;
   DataIdentity identity_;
   std::function<void(std::int64_t)> before_blame_;
-  std::optional<std::int64_t> first_step_;  // of this run
+  // The first step of this run, or audited_step() of the snapshot from which the run resumes.
+  std::optional<std::int64_t> first_step_;
   std::unique_ptr<Auditor> auditor_;
   std::optional<Auditor::Turn> turn_;  // the turn of the current step's audit, or nullopt without an audit
   MicroBatch audited_;                 // the micro-batch of another rank

@@ -63,7 +63,8 @@ void ReplicaEngine::after_forward(std::span<at::Tensor* const> outputs) {
   if (is_training() && expects_outputs_) {
     // A forward may write parameters itself: only the program's writes from here to the next forward count.
     if (group->size() > 1) unreached_ = trained_versions();
-    if (forwards_without_step_ && ++*forwards_without_step_ == kManyForwards) tell_of_no_backward();
+    if (forwards_without_step_ && !audit.drops_gradients() && ++*forwards_without_step_ == kManyForwards)
+      tell_of_no_backward();
   }
   gradients.order_by(roots);
   for (at::Tensor* output : outputs) {

@@ -43,7 +43,8 @@ checkpoint::Manifest Catalogue::head(std::int64_t step, std::string_view reason)
           .world_size = group_.size(),
           .time = checkpoint::utc_now(),
           .writer = who(),
-          .reason = std::string(reason)};
+          .reason = std::string(reason),
+          .audited = sound_ == kNone ? std::nullopt : std::optional<std::int64_t>(sound_)};
 }
 
 std::filesystem::path Catalogue::path_of(std::int64_t step) const {
@@ -161,7 +162,7 @@ checkpoint::Retention Catalogue::retention() const {
 void Catalogue::forget_after(std::int64_t step) {
   if (group_.rank() != 0 && !keeps_disk_) return;
   for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder_)) {
-    if (found.generation != generation_ || found.step <= step) continue;
+    if (!found.is_saved() || found.step <= step) continue;
     checkpoint::remove_snapshot(found.path);
     log_warn("snapshots: '{}' is removed, because an audit has found that it may be wrong", found.path.string());
   }

@@ -83,7 +83,7 @@ class Catalogue {
   // Makes clean() keep the newest snapshot that is not newer than `step`, because audits have found it sound. Any
   // thread may call keep_sound().
   void keep_sound(std::int64_t step) { sound_ = step; }
-  // Removes the snapshots that this start of the job has written after `step` from this disk, and logs their names.
+  // Removes the snapshots of steps after `step` from this disk, and logs their names.
   void forget_after(std::int64_t step);
   // Calls `write`. If `write` finds the disk full, with_room() removes older snapshots and calls `write` again, as
   // often as necessary. The newest snapshot stays. The function with_room() does not remove the folder of the step

@@ -284,6 +284,11 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   } else {
     candidates.refuse_damaged();  // a fresh start would remove snapshots that can perhaps be repaired
   }
+  const auto audited = chosen ? snapshot->manifest().audited : std::nullopt;
+  if (audited && self.steps.front().set_audited) {
+    self.catalogue.keep_sound(*audited);
+    self.steps.front().set_audited(*audited);
+  }
   on_rank0_alone([&] { self.catalogue.check_room(self.items.bytes(), chosen.has_value()); });
   self.catalogue.begin(chosen ? std::optional(chosen->step) : std::nullopt, self.items.are_sharded());
   if (snapshot) {

@@ -347,6 +347,7 @@ std::string to_text(const Manifest& manifest) {
                {"files", Json::array()},
                {"items", Json::array()}};
   if (manifest.value) json["value"] = json_of(*manifest.value);
+  if (manifest.audited) json["audited"] = *manifest.audited;
   for (const ManifestFile& file : manifest.files) {
     json["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}, {"owner", file.owner}});
@@ -402,6 +403,7 @@ Manifest part_from_text(std::string_view text) {
     manifest.value = number_of(json["value"]);
     if (!manifest.value) refuse("it: 'value'", "a number");
   }
+  if (json.contains("audited")) manifest.audited = count_at<std::int64_t>(json, "audited", "it");
   return manifest;
 }
 

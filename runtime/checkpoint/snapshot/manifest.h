@@ -64,10 +64,11 @@ struct Manifest {
   std::int64_t step = 0;        // synchronised steps done
   std::int64_t generation = 0;  // the generation of the run that wrote it
   int world_size = 0;
-  std::string time;                            // UTC, "2026-11-23T03:00:00Z"
-  std::string writer;                          // "rank 0 (host node7, pid 4711)"
-  std::string reason;                          // "every 500 steps"
-  std::optional<double> value = std::nullopt;  // by which it may be one of the best: a validation loss
+  std::string time;                                    // UTC, "2026-11-23T03:00:00Z"
+  std::string writer;                                  // "rank 0 (host node7, pid 4711)"
+  std::string reason;                                  // "every 500 steps"
+  std::optional<double> value = std::nullopt;          // by which it may be one of the best: a validation loss
+  std::optional<std::int64_t> audited = std::nullopt;  // the last step that audits had found sound
   std::vector<ManifestFile> files = {};
   std::vector<ManifestItem> items = {};
 };

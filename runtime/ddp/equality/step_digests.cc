@@ -90,6 +90,11 @@ void StepDigests::sum(std::size_t parameter, std::span<const std::byte> gradient
 }
 
 void StepDigests::end_step(std::int64_t step) {
+  if (step == last_step_ && ::ftruncate(fd_.get(), last_line_) != 0) {
+    throw SystemError("LOCKSTEP_STEP_DIGESTS: truncate " + file_, errno);
+  }
+  last_step_ = step;
+  last_line_ = ::lseek(fd_.get(), 0, SEEK_END);
   std::vector<std::string> micro_batches;
   for (const auto& [micro_batch, digests] : micro_batches_)
     micro_batches.push_back(fmt::format("\"{}\": {}", micro_batch, json_digests(digests)));

@@ -41,7 +41,8 @@ class StepDigests {
   void micro_batch(int micro_batch, std::size_t parameter, std::span<const std::byte> gradient);
   // Adds the digest of a parameter's gradient at the end of the step to the step's line.
   void sum(std::size_t parameter, std::span<const std::byte> gradient);
-  // Writes the step's line. `step` also counts the steps of earlier runs.
+  // Writes the step's line, which replaces the line of an earlier computation of the step. `step` also counts the steps
+  // of earlier runs.
   void end_step(std::int64_t step);
 
  private:
@@ -53,6 +54,8 @@ class StepDigests {
   UniqueFd fd_;
   std::map<int, std::vector<std::uint64_t>> micro_batches_;  // the digests by micro-batch and parameter
   std::vector<std::uint64_t> sums_;
+  std::int64_t last_step_ = -1;
+  std::int64_t last_line_ = 0;  // the position of last_step_'s line in the file
 };
 
 }  // namespace lockstep

@@ -105,12 +105,6 @@ LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_
 // In an audit, each rank also computes a fixed micro-batch of another rank, to find processors that compute wrong
 // values (docs/AUDITS.md). Audits are numbered from 1.
 
-// Returns the micro-batch of another rank that `rank` computes in audit number `audit`. From one audit to the next, the
-// other rank changes in a ring, and then the micro-batch changes, so that each rank computes every micro-batch of every
-// other rank. If every host has `ranks_per_host` consecutive ranks, and there are several hosts, the other rank runs on
-// another host. REQUIRES: `world` is at least 2, and `audit` at least 1.
-LOCKSTEP_API int audited_micro_batch(int micro_batches, int rank, int world, int ranks_per_host, std::int64_t audit);
-
 // RowRange is a run of consecutive rows.
 struct RowRange {
   std::int64_t begin = 0;
@@ -122,6 +116,15 @@ struct RowRange {
 // example, with 30 rows and 8 ranks, seven ranks have 4 rows and one rank has 2 rows; with 10 rows and 8 ranks, five
 // ranks have 2 rows and three ranks have no rows.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
+
+// Returns the micro-batch of another rank that `rank` computes in audit number `audit` of a full batch; the micro-batch
+// has rows. From one audit to the next, the other rank changes, and then the micro-batch changes. If every host has
+// `ranks_per_host` consecutive ranks, and there are several hosts, the other rank runs on another host. If there are
+// more than two ranks, no two ranks compute micro-batches of each other in one audit, so that a rank with wrong results
+// contradicts two ranks. REQUIRES: `world` is at least 2, each rank has rows in a full batch, and `audit` is at
+// least 1.
+LOCKSTEP_API int audited_micro_batch(std::int64_t global_batch, int micro_batches, int rank, int world,
+                                     int ranks_per_host, std::int64_t audit);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
 // `micro_batches` fixed micro-batches.

@@ -67,6 +67,7 @@ class DistributedDataParallel : public Replica {
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));
+    if (digests_inputs()) (visit_tensors(args, [&](const at::Tensor& input) { digest_input(input); }), ...);
     auto outputs = [&] {
       const trace::Span span(at::GradMode::is_enabled() ? trace::SpanKind::forward : trace::SpanKind::evaluation);
       try {

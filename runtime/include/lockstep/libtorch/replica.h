@@ -189,6 +189,9 @@ class LOCKSTEP_API Replica {
   // Begins a forward of the module. `rows` is this rank's weight unless set_weight() has set a weight; nullopt means
   // that forward's arguments hold no tensor with rows.
   void before_forward(std::optional<std::int64_t> rows);
+  // Returns whether the current forward is part of an audit, which then digests the forward's inputs.
+  bool digests_inputs() const;
+  void digest_input(const at::Tensor& input);
   // Gives the forward up. The caller calls forward_failed() in the handler of the forward's exception.
   void forward_failed();
   // Ends a forward of the module: replaces the outputs, in place, by tensors whose backward goes through this Replica.
@@ -215,6 +218,8 @@ class LOCKSTEP_API Replica {
   void after_broadcast(std::function<void()> action);
   // Returns the last step whose initial weights are sound as far as audits tell, or nullopt if no step had an audit.
   std::optional<std::int64_t> audited_step() const;
+  // Sets audited_step() of the snapshot from which this run resumes. Call set_audited_step() before the first step.
+  void set_audited_step(std::int64_t step);
   // Runs `action` on every rank before an audit's Mismatch is thrown, because a rank computes wrong values. States of
   // steps after `sound_step` may be wrong. Null removes the action.
   void before_blame(std::function<void(std::int64_t sound_step)> action);

@@ -86,6 +86,7 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
             .is_over = [&ddp] { return ddp.is_step_over(); },
             .after_broadcast = [&ddp](std::function<void()> action) { ddp.after_broadcast(std::move(action)); },
             .audited = [&ddp] { return ddp.audited_step(); },
+            .set_audited = [&ddp](std::int64_t step) { ddp.set_audited_step(step); },
             .before_blame = [&ddp](std::function<void(std::int64_t)> action) { ddp.before_blame(std::move(action)); }};
   }
 

@@ -323,6 +323,8 @@ class LOCKSTEP_API BasicSnapshots {
     // Returns the last step whose state audits have found sound, or nullopt if there are no audits. Null if the engine
     // has no audits.
     std::function<std::optional<std::int64_t>()> audited = nullptr;
+    // Sets what `audited` returned when the snapshot was saved from which the run resumes.
+    std::function<void(std::int64_t)> set_audited = nullptr;
     // Makes the engine run an action when an audit has found that states of later steps than the argument may be wrong.
     // Null if the engine has no audits.
     std::function<void(std::function<void(std::int64_t)>)> before_blame = nullptr;
