@@ -95,10 +95,24 @@ at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tens
   return all;
 }
 
+// Divides gradients by the scale, as the fused kernels do: unless the scale is a power of two, a product with its
+// reciprocal has other bits. Returns what multiply_all() returns.
+at::Tensor divide_all(const std::vector<at::Tensor>& gradients, const at::Tensor& scale) {
+  const at::Tensor found_inf = multiply_all(gradients, at::ones_like(scale));
+  for (const at::Tensor& gradient : gradients) {
+    gradient.div_(moved(scale, scale.options().device(gradient.device())));
+  }
+  return found_inf;
+}
+
 // Null where parameters are whole.
 const OptimizerShards* shards_of(const ::torch::optim::Optimizer& optimizer) {
   const auto* const shards = dynamic_cast<const OptimizerShards*>(&optimizer);
   return shards != nullptr && shards->are_cut() ? shards : nullptr;
+}
+
+void put_shards(::torch::optim::Optimizer& optimizer) {
+  if (const OptimizerShards* const shards = shards_of(optimizer)) shards->put_shards(optimizer.param_groups());
 }
 
 // A rank looks at its shard alone.
@@ -141,7 +155,7 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
         "GradScaler: unscale_() {} this optimizer since the last update(); call unscale_() once, before step()",
         seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
   }
-  if (const OptimizerShards* const shards = shards_of(optimizer)) shards->put_shards(optimizer.param_groups());
+  put_shards(optimizer);
   const at::NoGradGuard no_grad;
   const at::Tensor factor = tensors_.scale.to(at::kDouble).reciprocal().to(at::kFloat);
   seen.found_inf = agreed(optimizer, multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor));
@@ -169,7 +183,14 @@ at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
     }
     fused->step_scaled(is_scaled ? tensors_.scale : at::Tensor(), seen.found_inf);
   } else {
-    if (seen.stage == Stage::ready) unscale_(optimizer);
+    if (seen.stage == Stage::ready && fused != nullptr && fused->is_fused()) {
+      put_shards(optimizer);
+      const at::NoGradGuard no_grad;
+      const auto gradients = gradients_of(optimizer, /*may_be_half=*/false);
+      seen.found_inf = agreed(optimizer, divide_all(gradients, tensors_.scale));
+    } else if (seen.stage == Stage::ready) {
+      unscale_(optimizer);
+    }
     if (seen.found_inf.item<float>() == 0) optimizer.step();
   }
   seen.stage = Stage::stepped;
