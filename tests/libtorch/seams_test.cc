@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs that combine features (tests/support/seam.h), trained by DistributedDataParallel on several ranks, against
-// plain LibTorch with all rows in one process.
+// plain LibTorch with all rows in one process, or, with fixed micro-batches, against the bits of one rank.
 #include <torch/optim.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -14,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/sampler.h"
 #include "lockstep/libtorch/autocast.h"
+#include "lockstep/libtorch/data_loader.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
@@ -28,13 +32,16 @@ namespace {
 
 namespace nn = ::torch::nn;
 namespace optim = ::torch::optim;
+using libtorch::BufferRule;
 using Groups = std::vector<optim::OptimizerParamGroup>;
 
 // float64 where it can be: rounding then decides nothing. GradScaler and autocast want float32.
 at::ScalarType dtype_of(const Seam& seam) { return seam.autocasts || seam.scales ? at::kFloat : at::kDouble; }
 
 struct Net : nn::Module {
-  explicit Net(const Seam& seam) {
+  explicit Net(const Seam& seam) : rule(static_cast<BufferRule>(rule_of(seam))) {
+    if (seam.norms) norm = register_module("norm", nn::BatchNorm2d(4));
+    if (seam.rules) seen = register_buffer("seen", at::zeros({4}));
     if (seam.tied) tied = register_parameter("tied", middle->weight);
     if (seam.unused) register_module("spare", nn::Linear(3, 3));
     initialize(*this, seam.seed);
@@ -53,8 +60,20 @@ struct Net : nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = at::tanh(middle(at::tanh(first(x))));
     if (tied.defined()) y = at::tanh(at::conv2d(y, tied, {}, 1, 1));
+    if (norm) y = norm(y);
+    if (seen.defined() && is_training()) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor values = y.mean({0, 2, 3}).to(seen.scalar_type());
+      seen.copy_(rule == BufferRule::first ? values
+                 : rule == BufferRule::min ? at::minimum(seen, values)
+                 : rule == BufferRule::max ? at::maximum(seen, values)
+                                           : seen + values);
+    }
     return last(at::tanh(late(y)).mean({2, 3}));
   }
+  BufferRule rule;
+  nn::BatchNorm2d norm{nullptr};
+  at::Tensor seen;
   nn::Conv2d first = register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)));
   nn::Conv2d middle = register_module("middle", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1)));
   nn::Conv2d late = register_module("late", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1)));
@@ -99,6 +118,7 @@ std::vector<at::Tensor> first_group(const Seam& seam, const Net& net) {
       if (parameter.requires_grad()) group.push_back(parameter);
     }
   }
+  if (net.norm) group.insert(group.end(), {net.norm->weight, net.norm->bias});
   if (!seam.thaws && !seam.joins_late) {
     for (const at::Tensor& parameter : net.late->parameters()) group.push_back(parameter);
   }
@@ -170,31 +190,82 @@ void require_equal(const at::Tensor& seen, const at::Tensor& wanted, const std::
   if (!at::equal(seen, wanted)) throw std::runtime_error(what + " is not that of the module");
 }
 
+// Ranks are threads, and torch has one cache of casts for all threads. If another rank clears the cache within a
+// forward, the gradients of a tied weight are added in float32, not in bfloat16.
+libtorch::AutocastOptions autocast_options(const Seam& seam) { return {.cache_enabled = !seam.fixed}; }
+
+using Ddp = libtorch::DistributedDataParallel<Net>;
+
+// The scaled loss of some rows, with an evaluation before its backward.
+at::Tensor scaled_loss(const Seam& seam, Ddp& ddp, const libtorch::GradScaler& scaler, const at::Tensor& rows,
+                       const at::Tensor& weights) {
+  if (seam.set_weight) ddp.set_weight(weights.sum().item<std::int64_t>());
+  const at::Tensor y = ddp(rows);
+  if (seam.evaluates) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor some = rows_of(seam, 0, 1, 0, 2);
+    require_equal(ddp(some), ddp->forward(some), "an evaluation before backward");
+  }
+  return scaler.scale(loss_of(y, weights));
+}
+
+// The rows of an epoch, with their weights as targets.
+struct Rows : ::torch::data::datasets::BatchDataset<Rows, ::torch::data::Example<>> {
+  explicit Rows(const Seam& the_seam) : seam(the_seam) {}
+  ::torch::data::Example<> get_batch(::torch::ArrayRef<std::size_t> ids) override {
+    std::vector<at::Tensor> x, weights;
+    for (const std::size_t id : ids) {
+      const auto [step, row] = std::ldiv(static_cast<std::int64_t>(id), kSeamRows);
+      x.push_back(rows_of(seam, static_cast<int>(step), 0, row, row + 1));
+      weights.push_back(weights_of_rows(seam, static_cast<int>(step), 0, row, row + 1));
+    }
+    return {at::cat(x), at::cat(weights)};
+  }
+  ::torch::optional<std::size_t> size() const override { return 3 * kSeamRows + 4; }  // the last step is short
+  Seam seam;
+};
+
+// A rank's rows of a step, where the program deals fixed micro-batches itself.
+::torch::data::Example<> rows_by_hand(const Seam& seam, int step, const ProcessGroup& group) {
+  step %= 4;
+  const auto [begin, count] = data::rows_in_micro_batches(step < 3 ? kSeamRows : 4, kSeamRows, micro_batches_of(seam),
+                                                          group.rank(), group.size());
+  return {rows_of(seam, step, 0, begin, begin + count), weights_of_rows(seam, step, 0, begin, begin + count)};
+}
+
 // What a start of the program does on one rank.
 template <typename Base, typename Optimizer>
 void train_rank(const Seam& seam, const Group& group, const std::filesystem::path& folder, int until,
-                const std::function<std::unique_ptr<Optimizer>(libtorch::DistributedDataParallel<Net>&, Groups)>& make,
-                Tensors& weights) {
+                const std::function<std::unique_ptr<Optimizer>(Ddp&, Groups)>& make, Tensors& weights) {
   Net net(seam);
   libtorch::DdpOptions ddp_options{.compare_every = seam.compares ? 1 : 100};
   if (seam.shards) ddp_options.shard = Shard::optimizer;
+  if (seam.fixed) ddp_options.reproducible = {.micro_batches = micro_batches_of(seam), .global_batch = kSeamRows};
+  if (seam.rules) ddp_options.buffer_rules["seen"] = net.rule;
   if (seam.unused && seam.seed % 2 == 0) ddp_options.unused = {"spare.weight", "spare.bias"};
-  std::optional<libtorch::DistributedDataParallel<Net>> ddp(std::in_place, net, group, ddp_options);
+  std::optional<Ddp> ddp(std::in_place, net, group, ddp_options);
   const std::unique_ptr<Optimizer> optimizer = make(*ddp, Groups{{first_group(seam, net)}});
-  libtorch::GradScaler scaler({.init_scale = 1024, .enabled = seam.scales});
+  // Not a power of two, for which a quotient has the bits of a product with the reciprocal.
+  libtorch::GradScaler scaler({.init_scale = 1000, .enabled = seam.scales});
+  libtorch::DataLoader<Rows> loader(
+      Rows(seam), *group,
+      {.global_batch = kSeamRows, .shuffle = false, .micro_batches = micro_batches_of(seam), .audit_every = 2});
+  std::optional<libtorch::DataLoader<Rows>::Iterator> batches;
+  if (seam.audits) ddp->watch(loader);
   std::optional<libtorch::Snapshots> snapshots;
   if (!seam.thaws) {
     const bool resumes = seam.resumes_at > 0 && until == seam.steps;
     snapshots.emplace(folder, *ddp);
     snapshots->add("optimizer", *optimizer);
     if (seam.scales) snapshots->add("scaler", scaler);
+    if (seam.audits) snapshots->add("data", loader);
     // The groups of the optimizer are those of the step that the folder has.
     if (resumes && seam.resumes_at > kSeamChange) change<Base>(seam, net, *optimizer);
     snapshots->restore();
   }
   auto scheduler = scheduler_for(seam, *optimizer, ddp->steps());
   std::optional<libtorch::Autocast> around;
-  if (seam.autocasts && seam.surrounds) around.emplace(at::kCPU, at::kBFloat16);
+  if (seam.autocasts && seam.surrounds) around.emplace(at::kCPU, at::kBFloat16, autocast_options(seam));
   for (auto step = static_cast<int>(ddp->steps()); step < until; ++step) {
     if (step == kSeamChange) change<Base>(seam, net, *optimizer);
     if (step == kSeamChange && seam.thaws) {  // what trains is decided when the module is wrapped
@@ -204,7 +275,19 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
     set_rates(seam, step, optimizer->param_groups());
     optimizer->zero_grad();
     net.zero_grad();  // of what is not in the optimizer yet
-    for (int part = 0; part < parts_of(seam); ++part) {
+    if (seam.audits) {
+      if (batches) ++*batches;
+      while (!batches || *batches == loader.end()) batches.emplace(loader.begin());
+    }
+    if (seam.fixed) {
+      const auto batch = seam.audits ? **batches : rows_by_hand(seam, step, *group);
+      ddp->backward(batch.data.size(0), [&](std::int64_t begin, std::int64_t end) {
+        std::optional<libtorch::Autocast> scope;
+        if (seam.autocasts && !seam.surrounds) scope.emplace(at::kCPU, at::kBFloat16, autocast_options(seam));
+        return scaled_loss(seam, *ddp, scaler, batch.data.slice(0, begin, end), batch.target.slice(0, begin, end));
+      });
+    }
+    for (int part = 0; !seam.fixed && part < parts_of(seam); ++part) {
       const bool is_last = part + 1 == parts_of(seam);
       const auto cuts = cuts_of(seam, step, part, group->size());
       const auto rank = static_cast<std::size_t>(group->rank());
@@ -217,14 +300,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
         continue;
       }
       const at::Tensor of_rows = weights_of_rows(seam, step, part, cuts[rank], cuts[rank + 1]);
-      if (seam.set_weight) ddp->set_weight(of_rows.sum().item<std::int64_t>());
-      const at::Tensor y = (*ddp)(rows);
-      if (seam.evaluates) {
-        const at::NoGradGuard no_grad;
-        const at::Tensor some = rows_of(seam, 0, 1, 0, 2);
-        require_equal((*ddp)(some), net.forward(some), "an evaluation before backward");
-      }
-      scaler.scale(loss_of(y, of_rows)).backward();
+      scaled_loss(seam, *ddp, scaler, rows, of_rows).backward();
     }
     if (seam.clips) {
       if (seam.scales) scaler.unscale_(*optimizer);
@@ -249,7 +325,11 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
   }
   if (snapshots) snapshots->save();
   ddp->check_replicas();
-  if (group->rank() == 0) weights = weights_of(net);
+  if (group->rank() != static_cast<int>(seam.seed) % group->size()) return;
+  weights = weights_of(net);
+  if (!seam.fixed) return;
+  weights.merge(copies_of(net.named_buffers()));
+  weights["the last loss"] = at::scalar_tensor(ddp->last_loss().value(), at::kDouble);
 }
 
 template <typename Base>
@@ -282,9 +362,29 @@ Tensors train(const Seam& seam) {
   return weights;
 }
 
+// What differs from the same program on one rank.
+template <typename Base>
+std::string fault_with_fixed_micro_batches(const Seam& seam) {
+  Seam alone = seam;
+  alone.ranks = 1;
+  alone.resumes_at = 0;
+  alone.hosts = alone.audits = false;
+  if (!seam.clips) alone.shards = false;  // torch's norm, without shards, is rounded otherwise
+  try {
+    const Tensors wanted = train<Base>(alone), seen = train<Base>(seam);
+    for (const auto& [name, values] : wanted) {
+      if (!at::equal(seen.at(name), values)) return fmt::format("{} has other bits than on one rank", name);
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
 // What is wrong with the program; empty: nothing.
 template <typename Plain, typename Base>
 std::string fault_with(const Seam& seam) {
+  if (seam.fixed) return fault_with_fixed_micro_batches<Base>(seam);
   Tensors wanted = train_alone<Plain>(seam), seen;
   try {
     seen = train<Base>(seam);
@@ -313,6 +413,7 @@ std::string fault_of(const Seam& seam) {
 
 // Features that have no meaning together: in 16 bits AdamW takes the sign of a difference of roundings.
 Seam sensible(Seam seam) {
+  seam.fixed = seam.norms = seam.rules = seam.audits = false;
   if (seam.autocasts) seam.adam = false;
   if (seam.shards) seam.channels_last = seam.thaws = false;  // refused, where a shard has no one place in a file
   if (seam.thaws) seam.joins_late = false, seam.resumes_at = 0;
@@ -320,6 +421,18 @@ Seam sensible(Seam seam) {
 }
 
 TEST(Seams, AnyFeaturesTogetherTrainAsOneProcess) { expect_seams_to_hold({sensible, fault_of, /*is_torchs=*/true}); }
+
+Seam with_fixed_micro_batches(Seam seam) {
+  seam.fixed = true;
+  seam.ranks = std::max(seam.ranks, 2);
+  seam.accumulates = seam.uneven = seam.thaws = false;
+  if (seam.shards) seam.channels_last = false;
+  return seam;
+}
+
+TEST(Seams, AnyFeaturesWithFixedMicroBatchesHaveTheBitsOfOneRank) {
+  expect_seams_to_hold({with_fixed_micro_batches, fault_of, /*is_torchs=*/true});
+}
 
 // Drawn once in a thousand programs.
 TEST(Seams, AnEvaluationWithinTheLoopsAutocastWithALateGroupInShardsTrainsAsOneProcess) {

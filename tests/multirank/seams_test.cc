@@ -256,8 +256,8 @@ std::string fault_of(const Seam& seam) {
 }
 
 Seam without_what_it_refuses(Seam seam) {
-  seam.fused = seam.autocasts = seam.scales = seam.channels_last = seam.surrounds = seam.steps_down =
-      false;                                              // LibTorch's
+  seam.fused = seam.autocasts = seam.scales = seam.channels_last = seam.surrounds = seam.steps_down = seam.fixed =
+      seam.norms = seam.rules = seam.audits = false;      // LibTorch's
   if (seam.shards) seam.thaws = seam.joins_late = false;  // one optimizer has all shards, and belongs to its DDP object
   if (seam.thaws) seam.joins_late = false, seam.resumes_at = 0;
   return seam;

@@ -36,6 +36,10 @@ const std::vector<std::pair<std::string, bool Seam::*>>& seam_features() {
       {"hosts", &Seam::hosts},
       {"surrounds", &Seam::surrounds},
       {"steps_down", &Seam::steps_down},
+      {"fixed", &Seam::fixed},
+      {"norms", &Seam::norms},
+      {"rules", &Seam::rules},
+      {"audits", &Seam::audits},
   };
   return all;
 }
@@ -45,6 +49,9 @@ double rate_of(const Seam& seam, int step) {
   const double rate = seam.adam ? 0.01 : 0.1;
   return seam.schedules ? rate * (step + 1) / seam.steps : rate;
 }
+
+int micro_batches_of(const Seam& seam) { return 4 + static_cast<int>(seam.seed / 5 % 5); }
+int rule_of(const Seam& seam) { return static_cast<int>(seam.seed % 5); }
 
 std::int64_t weight_of(const Seam& seam, int step, int part, std::int64_t row) {
   return seam.set_weight ? 1 + row * (1 + part) + step % 3 : 1;
@@ -104,17 +111,26 @@ Seam smallest(Seam seam, const std::function<bool(const Seam&)>& fails) {
   return seam;
 }
 
+// The options of the program's DistributedDataParallel, as source.
+std::string options_of(const Seam& seam) {
+  constexpr const char* kRules[] = {"first", "sum", "mean", "min", "max"};
+  std::string options;
+  if (seam.fixed) options += fmt::format(".reproducible = {{{}, {}}}, ", micro_batches_of(seam), kSeamRows);
+  if (seam.rules) options += fmt::format(".buffer_rules = {{{{\"seen\", BufferRule::{}}}}}, ", kRules[rule_of(seam)]);
+  if (seam.shards) options += ".shard = Shard::optimizer";
+  return options.empty() ? "" : fmt::format(", {{{}}}", options);
+}
+
 // The program as a user would write it, in LibTorch's words or in our own.
 std::string source_of(const Seam& seam, bool torchs) {
-  std::string text = "Net net;";
+  std::string text = seam.norms ? "Net net;  // with a batch norm" : "Net net;";
   const auto line = [&](bool is_in, std::string_view what) {
     if (is_in) text += fmt::format("\n{}", what);
   };
   const char* const arrow = torchs ? "->" : ".";
   line(seam.frozen, fmt::format("for (auto& p : net.first{}parameters()) p.set_requires_grad(false);", arrow));
   line(seam.thaws, fmt::format("for (auto& p : net.late{}parameters()) p.set_requires_grad(false);", arrow));
-  line(true, fmt::format("DistributedDataParallel ddp(net, group{});  // {} ranks{}",
-                         seam.shards ? ", {.shard = Shard::optimizer}" : "", seam.ranks,
+  line(true, fmt::format("DistributedDataParallel ddp(net, group{});  // {} ranks{}", options_of(seam), seam.ranks,
                          seam.hosts ? ", the first on a host of its own" : ""));
   const std::string base = fmt::format("{}{}",
                                        seam.fused ? "Fused"
@@ -123,12 +139,17 @@ std::string source_of(const Seam& seam, bool torchs) {
                                        seam.adam ? "AdamW" : "SGD");
   line(true, torchs && seam.shards ? fmt::format("ShardedOptimizer<{}> optimizer(ddp, parameters, options);", base)
                                    : fmt::format("{} optimizer(parameters, options);", base));
-  line(seam.scales, "GradScaler scaler({.init_scale = 1024});");
+  line(seam.scales, "GradScaler scaler({.init_scale = 1000});");
   line(seam.resumes_at > 0,
        fmt::format("Snapshots snapshots(folder, ddp);  // all ends after step {}, and resumes on {} ranks",
                    seam.resumes_at, seam.resumes_with));
+  line(seam.audits, fmt::format("DataLoader loader(Rows(), *group, {{.global_batch = {}, .shuffle = false, "
+                                ".micro_batches = {}, .audit_every = 2}});\nddp.watch(loader);",
+                                kSeamRows, micro_batches_of(seam)));
   line(seam.steps_down, "StepLR scheduler(optimizer, 2, 0.5);");
-  line(seam.autocasts && seam.surrounds, "const Autocast scope(at::kCPU, at::kBFloat16);");
+  const std::string autocast =
+      fmt::format("const Autocast scope(at::kCPU, at::kBFloat16{});", seam.fixed ? ", {.cache_enabled = false}" : "");
+  line(seam.autocasts && seam.surrounds, autocast);
   line(true, fmt::format("for (int step = ddp.steps(); step < {}; ++step) {{", seam.steps));
   line(seam.thaws, fmt::format("  if (step == {}) thaw(net.late), ddp.emplace(net, group);", kSeamChange));
   line(seam.thaws || seam.joins_late,
@@ -141,11 +162,13 @@ std::string source_of(const Seam& seam, bool torchs) {
   line(seam.accumulates, "  for (int part = 0; part < 2; ++part) {");
   line(seam.accumulates, "    const auto local = ddp.no_sync(part == 0);");
   line(seam.uneven, "    if (x.size(0) == 0) { ddp.step_without_data(); continue; }  // with the last micro-batch");
-  line(seam.autocasts && !seam.surrounds, "    const Autocast scope(at::kCPU, at::kBFloat16);");
+  line(seam.fixed, "  ddp.backward(rows, [&](int64_t begin, int64_t end) {  // x is the rows from begin to end");
+  line(seam.autocasts && !seam.surrounds, "    " + autocast);
   line(seam.set_weight, "    ddp.set_weight(weights_of_rows.sum());");
   line(true, fmt::format("    const auto y = ddp(x{});", seam.channels_last ? " /* channels last */" : ""));
   line(seam.evaluates, "    { NoGrad guard; ddp(some); }");
-  line(true, seam.scales ? "    scaler.scale(loss_of(y)).backward();" : "    ddp.backward(loss_of(y));");
+  line(seam.fixed, seam.scales ? "    return scaler.scale(loss_of(y));\n  });" : "    return loss_of(y);\n  });");
+  line(!seam.fixed, seam.scales ? "    scaler.scale(loss_of(y)).backward();" : "    ddp.backward(loss_of(y));");
   line(seam.accumulates, "  }");
   line(seam.clips && seam.scales, "  scaler.unscale_(optimizer);");
   line(seam.clips, "  clip_grad_norm(parameters, most);");

@@ -39,12 +39,19 @@ struct Seam {
   bool set_weight = false;  // rows have weights, whose sum is given
   bool surrounds = false;   // the scope of autocast is around the loop, evaluations and all
   bool steps_down = false;  // torch's own StepLR
+  // Fixed micro-batches, on 2 ranks or more, and what only they give the same bits as one rank.
+  bool fixed = false;
+  bool norms = false;   // a batch norm
+  bool rules = false;   // a buffer with a rule
+  bool audits = false;  // rows come from a loader that has audits; else the program deals them itself
 };
 
 inline constexpr int kSeamChange = 3;         // the step before which a layer thaws or joins the optimizer
 inline constexpr std::int64_t kSeamRows = 7;  // of a micro-batch
 int parts_of(const Seam& seam);               // micro-batches of a step
 double rate_of(const Seam& seam, int step);
+int micro_batches_of(const Seam& seam);  // fixed micro-batches; some may be empty
+int rule_of(const Seam& seam);           // the position in BufferRule
 std::int64_t weight_of(const Seam& seam, int step, int part, std::int64_t row);  // 1 unless weights are given
 bool late_is_pushed(const Seam& seam);  // a late group comes by param_groups(), not by add_param_group()
 // Rank r has rows [cuts[r], cuts[r + 1]) of a micro-batch.
