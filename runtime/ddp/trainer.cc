@@ -201,6 +201,8 @@ void Trainer::close() {
   if (!holds_update_) release_update();
 }
 
+void Trainer::repeat_step() { clock_->repeat(); }
+void Trainer::end_step_again() { clock_->end_again(); }
 void Trainer::release_update() {
   holds_update_ = false;
   if (before_update_) before_update_();

@@ -141,8 +141,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void hold_update() { holds_update_ = true; }
   void release_update();
   // Makes the step that ended last the current step again; end_again() ends it again. See StepClock.
-  void repeat_step() { clock_->repeat(); }
-  void end_step_again() { clock_->end_again(); }
+  void repeat_step();
+  void end_step_again();
   // Returns true between begin() and the following close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }

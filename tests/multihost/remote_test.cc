@@ -127,6 +127,11 @@ TEST_F(RemoteHosts, StartTheRanksAgainWhereTheLauncherWithTheStoreStoodStill) {
   ASSERT_TRUE(launcher.await_output("resumes from step "));
   ASSERT_TRUE(launcher.await_output("[rank 2] pid ", 2));
   EXPECT_THAT(launcher.err(), HasSubstr("lockstep run: host host0 (node rank 0) stood still for "));
+  // The ranks handle the signal once they train.
+  int evaluations = 1;
+  const std::string out = launcher.out();
+  for (auto at = out.find("evaluating"); at != out.npos; at = out.find("evaluating", at + 1)) ++evaluations;
+  ASSERT_TRUE(launcher.await_output("evaluating", evaluations));
   launcher.send(SIGTERM);
   EXPECT_EQ(launcher.wait().exit_code, kExitRequeue);
 }
