@@ -2,6 +2,7 @@
 // Shards of a Reducer, on every backend: an optimizer that keeps the state of its shard trains the weights of one that
 // keeps all.
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 
 #include "lockstep/base/error.h"
@@ -125,19 +126,20 @@ TEST_P(ReducerSuite, ShardsOfAllRanksAreEachElementOnce) {
 
 TEST_P(ReducerSuite, ARankThatFailsInItsUpdateIsNamed) {
   run([](const Group& group) {
-    Reducer reducer(kSix, group, kSharded);
-    const auto step = [&] {  // rank 0 may have failed before the others are through with theirs
-      reducer.begin_step();
-      backward_of(group, reducer, 0);
-      reducer.finish_step();
-      reducer.update_shards([&](const ParameterShard&) {
+    std::optional<Reducer> reducer;
+    const auto step = [&] {  // rank 0 may have failed before the others are through with theirs, or with a Reducer
+      reducer.emplace(kSix, group, kSharded);
+      reducer->begin_step();
+      backward_of(group, *reducer, 0);
+      reducer->finish_step();
+      reducer->update_shards([&](const ParameterShard&) {
         if (group->rank() == 0) throw std::runtime_error("no room for the moments");
       });
       group->barrier().wait();
     };
     if (group->rank() == 0) {
       EXPECT_THROW(step(), std::runtime_error);
-      EXPECT_THROW(reducer.begin_step(), std::runtime_error) << "sticky";
+      EXPECT_THROW(reducer->begin_step(), std::runtime_error) << "sticky";
     } else {
       expect_text(error_of<PeerLost>(step),
                   {"rank 0 (host ", "failed in the update after step 0: no room for the moments"});
