@@ -134,6 +134,7 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
       if (start == 0 && environment.get_int("LOCKSTEP_TEST_KILL_AT") == ddp.steps()) {
         // All devices have ended these steps, and nobody has begun another: the survivors can save them.
         static_cast<void>(ddp.parameters()[0].to(DeviceId{}));
+        static_cast<void>(ddp.last_weight());  // the host has seen the end of the step's collectives
         group->barrier().wait();
         if (group->rank() == group->size() - 1) ::kill(getpid(), SIGKILL);
         group->barrier().wait();
