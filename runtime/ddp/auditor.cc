@@ -70,8 +70,8 @@ struct Auditor::Reports {
     return std::span(all_).subspan(at(rank, of_audited), names_);
   }
   std::string cores(int rank, bool of_audited) const {
-    const std::size_t behind = at(rank, of_audited) + names_;
-    return cores_of(static_cast<int>(all_[behind]), static_cast<int>(all_[behind + 1]));
+    const std::size_t end = at(rank, of_audited) + names_;
+    return cores_of(static_cast<int>(all_[end]), static_cast<int>(all_[end + 1]));
   }
 
  private:
@@ -120,7 +120,7 @@ void Auditor::find_kinds() {
   }
   log_warn(
       "DistributedDataParallel: the ranks have {} kinds of processors or libraries ({}), and ranks of different kinds "
-      "are not compared in audits; put ranks of one kind beside each other in the host list",
+      "are not compared in audits; put ranks of one kind next to each other in the host list",
       different.size(), fmt::join(texts, "; "));
 }
 

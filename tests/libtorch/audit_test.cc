@@ -53,7 +53,7 @@ struct CnnImpl : nn::Module {
 };
 TORCH_MODULE(Cnn);
 
-// Of the forward, and the gradients of the parameters.
+// The number of places: three in the forward, and the gradient of each parameter.
 constexpr int kPlaces = 9;
 
 // A bit of an element, which a processor flips at a place.
@@ -232,11 +232,12 @@ TEST(Audits, ChangeNothing) {
 
 // The gradients of the first computation are wrong, and right when they are computed again.
 TEST(Audits, ComputeAStepAgainInWhichTheAuditedRankWasWrongOnce) {
-  for (const int ranks : {2, 3}) {
-    const auto warnings =
-        expect_undisturbed({.ranks = ranks, .lies = [&](const Call& call) {
-                              return call.rank == 1 && call.step == 2 && !call.is_audit && call.number <= 6 / ranks;
-                            }});
+  for (const auto& [ranks, shard] :
+       {std::pair(2, Shard::none), {2, Shard::optimizer}, {3, Shard::none}, {3, Shard::optimizer}}) {
+    const auto lies = [own = 6 / ranks](const Call& call) {
+      return call.rank == 1 && call.step == 2 && !call.is_audit && call.number <= own;
+    };
+    const auto warnings = expect_undisturbed({.ranks = ranks, .lies = lies, .shard = shard});
     ASSERT_EQ(warnings.size(), 1u);
     expect_text(warnings[0], {"the audit of step 2", "first in 'first.weight'", "rank 1 on",
                               " got another result when it computed again", "transient", "computed again."});
@@ -304,7 +305,7 @@ TEST(Audits, SayThatTwoRanksCannotTellWhichOfThemIsWrong) {
   }
 }
 
-// What a micro-batch of a full batch gives: loss, gradients, and buffers afterwards.
+// Returns the loss and the gradients of a micro-batch of a full batch, and the buffers after its forward.
 Tensors computed(const Tensors& state, std::int64_t step, int micro_batch, const Flip* flip) {
   Cnn model;
   const at::NoGradGuard no_grad;
@@ -374,7 +375,7 @@ TEST(Audits, NameEachFlippedBitThatADigestShowsInAnAuditedMicroBatchAndNoOther) 
   RecordProperty("named", named);
 }
 
-// What would train on rows of other ranks, or compare what does not belong together.
+// Without these refusals a program would train on rows of other ranks, or compare unrelated rows.
 TEST(Audits, RefuseRowsThatAreNotThoseOfTheBatch) {
   run_torch_ranks(2, [](const Group& group) {
     const libtorch::DdpOptions fixed{.reproducible = {.micro_batches = 6, .global_batch = 24}};

@@ -364,7 +364,7 @@ Tensors train(const Seam& seam) {
   return weights;
 }
 
-// What differs from the same program on one rank.
+// Returns the first difference from the same program on one rank; empty if there is none.
 template <typename Base>
 std::string fault_with_fixed_micro_batches(const Seam& seam) {
   Seam alone = seam;

@@ -506,28 +506,35 @@ TEST_F(RestartVerdict, RanksThatLackFilesOfAnAbsentHostWaitForItWhereOneCanBeAdd
   }
 }
 
+// A rank that is to blame, in a job of ranks 0 and 1 on host a and rank 2 on host b.
+struct Culprit {
+  const char* name;
+  int rank;
+  int least_hosts;
+  bool is_left_out;  // whether its host is left out
+};
+constexpr Culprit kCulprits[] = {{"can do without", 2, 1, true},
+                                 {"the first host has the store", 1, 1, false},
+                                 {"too few would be left", 2, 2, false},
+                                 {"the number of hosts is fixed", 2, 0, false}};
+
+FailureArbiter::Options of_two_hosts(int least_hosts, RestartPolicy& restarts) {
+  return {.hosts = {{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}},
+          .least_hosts = least_hosts,
+          .restarts = &restarts,
+          .members = [] {
+            return std::vector<membership::MemberView>{
+                {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
+          }};
+}
+
 TEST_F(RestartVerdict, TheHostWhoseRanksFailFirstIsLeftOutIfTheJobCanDoWithoutIt) {
-  struct Case {
-    const char* name;
-    int first;
-    int least_hosts;
-    bool is_left_out;
-  };
-  for (const auto& [name, first, least_hosts, is_left_out] : {Case{"can do without", 2, 1, true},
-                                                              {"the first host has the store", 1, 1, false},
-                                                              {"too few would be left", 2, 2, false},
-                                                              {"the number of hosts is fixed", 2, 0, false}}) {
+  for (const auto& [name, first, least_hosts, is_left_out] : kCulprits) {
     SCOPED_TRACE(name);
     RestartPolicy restarts(9, true);
     // Of four starts the first finishes a step.
     for (int start = 0; start < 4; ++start) {
-      begin({.hosts = {{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}},
-             .least_hosts = least_hosts,
-             .restarts = &restarts,
-             .members = [] {
-               return std::vector<membership::MemberView>{
-                   {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
-             }});
+      begin(of_two_hosts(least_hosts, restarts));
       end({first}, {.value = 9});
       end({(first + 1) % 3, (first + 2) % 3}, kLostAnother);
       verdict_->conclude(0);
@@ -541,25 +548,10 @@ TEST_F(RestartVerdict, TheHostWhoseRanksFailFirstIsLeftOutIfTheJobCanDoWithoutIt
 
 // Each rank reports what the audit has found of rank 2, and ends.
 TEST_F(RestartVerdict, TheHostThatComputesWrongValuesIsLeftOutAtOnceIfTheJobCanDoWithoutIt) {
-  struct Case {
-    const char* name;
-    int liar;
-    int least_hosts;
-    bool is_left_out;
-  };
-  for (const auto& [name, liar, least_hosts, is_left_out] : {Case{"can do without", 2, 1, true},
-                                                             {"the first host has the store", 1, 1, false},
-                                                             {"too few would be left", 2, 2, false},
-                                                             {"the number of hosts is fixed", 2, 0, false}}) {
+  for (const auto& [name, liar, least_hosts, is_left_out] : kCulprits) {
     SCOPED_TRACE(name);
     RestartPolicy restarts(9, least_hosts > 0);
-    begin({.hosts = {{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}},
-           .least_hosts = least_hosts,
-           .restarts = &restarts,
-           .members = [] {
-             return std::vector<membership::MemberView>{
-                 {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
-           }});
+    begin(of_two_hosts(least_hosts, restarts));
     for (const int rank : {0, 1, 2}) {
       hear({.kind = Cause::Kind::mismatch,
             .rank = liar,

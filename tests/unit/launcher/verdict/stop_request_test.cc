@@ -68,7 +68,7 @@ TEST(AgreedStop, ExplainsTheEndOfRanksAfterAReportOfOne) {
   agreed.heard(report(1));
   EXPECT_TRUE(agreed.explains(kRequeue));
   EXPECT_TRUE(agreed.explains(kFine));
-  EXPECT_FALSE(agreed.explains(kFailed)) << "it failed behind it, as at saving";
+  EXPECT_FALSE(agreed.explains(kFailed)) << "it failed after the stop, as at saving";
   EXPECT_FALSE(agreed.explains(kKilled));
   EXPECT_FALSE(agreed.has_reported(0)) << "its end may be known before its report";
   EXPECT_EQ(agreed.describe(), "stopped after 17 steps: rank 2 got SIGTERM");
