@@ -6,9 +6,9 @@ target_include_directories(lockstep_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${P
 target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                                                 -Wcast-align -Wnull-dereference $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 reports null dereferences and overflows inside its own standard library at -O2.
+  # g++ 12 reports null dereferences and overflows inside its own standard library at -O2, g++ 14 reads past its strings at -O3.
   target_compile_options(lockstep_flags INTERFACE -Wno-psabi -Wno-null-dereference -Wno-stringop-overflow -Wno-array-bounds
-                                                  -Wno-restrict -Wno-maybe-uninitialized)
+                                                  -Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overread)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(lockstep_flags INTERFACE -Wthread-safety)
