@@ -18,8 +18,9 @@ class Limit {
   ~Limit();
   // Before backward: torch finds no gradient, so it keeps each new one without a copy.
   void before_backward();
-  // .grad is the mean over the ranks, in shared memory.
-  void after_backward();
+  // .grad is the mean over the ranks, in shared memory. Without `copies` the gradients stay where torch wrote them, and
+  // means are of what was there: the time of gradients that are computed in shared memory.
+  void after_backward(bool copies = true);
 
  private:
   struct State;

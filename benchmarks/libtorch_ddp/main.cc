@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, sharded (lockstep with a
-// ShardedOptimizer), captured (a CapturedStep, on a GPU), limit (limit.h, on the CPU), and c10d (c10d::Reducer over
-// gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
+// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, unchecked (without a
+// look for NaN), in-place (lockstep's linear()), sharded (lockstep with a ShardedOptimizer), captured (a CapturedStep,
+// on a GPU), limit and bar (limit.h, on the CPU), and c10d (c10d::Reducer over gloo, on the CPU) or c10d-nccl (by hand
+// over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -75,6 +76,8 @@ class Rank {
     Contender& ours = add("lockstep", model, rank);
     ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
+    add_wrapped("unchecked", model, rank, unchecked_, {.not_finite = NotFinite::ignore});
+    add_wrapped("in-place", model, rank, in_place_, {}).problem.model->in_place = true;
     if (world > 1 && !ours.problem.in_bfloat16) add_sharded(model, rank);
     if (device_.is_cuda()) add_captured(model, rank);
     if (device_.is_cpu() && world > 1) {
@@ -82,6 +85,10 @@ class Rank {
       limit_ = std::make_unique<Limit>(*least.problem.model, *group_);
       least.before_backward = [this] { limit_->before_backward(); };
       least.after_backward = [this] { limit_->after_backward(); };
+      Contender& bar = add("bar", model, rank);
+      bar_ = std::make_unique<Limit>(*bar.problem.model, *group_);
+      bar.before_backward = [this] { bar_->before_backward(); };
+      bar.after_backward = [this] { bar_->after_backward(/*copies=*/false); };
     }
     const std::string peer = device_.is_cpu() ? "c10d" : "c10d-nccl";
     Contender& theirs = add(peer, model, rank);
@@ -124,6 +131,15 @@ class Rank {
     return contender;
   }
 
+  using Ddp = std::unique_ptr<libtorch::DistributedDataParallel<Model>>;
+  Contender& add_wrapped(const std::string& name, const std::string& model, int rank, Ddp& ddp,
+                         const libtorch::DdpOptions& options) {
+    Contender& contender = add(name, model, rank);
+    ddp = std::make_unique<libtorch::DistributedDataParallel<Model>>(contender.problem.model, group_, options);
+    contender.forward = [&ddp](const at::Tensor& x) { return (*ddp)(x); };
+    return contender;
+  }
+
   // With SGD or AdamW, whose options are those of the problem's optimizer.
   void add_sharded(const std::string& model, int rank) {
     Contender& contender = add("sharded", model, rank);
@@ -163,7 +179,7 @@ class Rank {
     const Problem& ours = contenders_.at("lockstep").problem;
     for (const auto& [name, contender] : contenders_) {
       // With shards no gradient is whole: tests/libtorch/sharded_optimizer_test.cc.
-      if (name == "lockstep" || name == "sharded" || (name == "local" && world > 1)) continue;
+      if (name == "lockstep" || name == "sharded" || name == "bar" || (name == "local" && world > 1)) continue;
       const double difference = apart(ours, contender.problem);
       // A GPU adds up in any order, and rounds each sum to bfloat16; a sum that is not divided is 0.5 apart or more.
       if (!(difference <= (ours.in_bfloat16 ? 0.1 : 1e-5))) {
@@ -177,10 +193,8 @@ class Rank {
   at::Device device_;
   c10::OptionalDeviceGuard current_;
   std::map<std::string, Contender> contenders_;
-  std::unique_ptr<libtorch::DistributedDataParallel<Model>> ddp_;
-  std::unique_ptr<libtorch::DistributedDataParallel<Model>> sharded_;
-  std::unique_ptr<libtorch::DistributedDataParallel<Model>> captured_ddp_;
-  std::unique_ptr<Limit> limit_;
+  Ddp ddp_, unchecked_, in_place_, sharded_, captured_ddp_;
+  std::unique_ptr<Limit> limit_, bar_;
   std::unique_ptr<C10dPeer> c10d_;
 };
 

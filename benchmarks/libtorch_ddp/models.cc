@@ -8,11 +8,13 @@
 #include "benchmarks/libtorch_ddp/gpt_size.h"
 #include "examples/05_libtorch_gpt2/gpt2.h"
 #include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/linear.h"
 
 namespace lockstep::benchmark {
 namespace {
 
 namespace nn = ::torch::nn;
+namespace F = nn::functional;
 
 struct Mlp : Model {
   explicit Mlp(const std::vector<std::int64_t>& widths) {
@@ -22,7 +24,14 @@ struct Mlp : Model {
     }
     register_module("layers", layers);
   }
-  at::Tensor forward(const at::Tensor& x) override { return layers->forward(x); }
+  at::Tensor forward(const at::Tensor& x) override {
+    at::Tensor h = x;
+    for (std::size_t i = 0; i < layers->size(); ++i) {
+      const auto* const layer = layers->ptr(i)->as<nn::LinearImpl>();
+      h = layer != nullptr ? linear(*layer, h) : at::relu(h);
+    }
+    return h;
+  }
   nn::Sequential layers;
 };
 
@@ -41,17 +50,19 @@ struct BlockImpl : nn::Module {
   nn::Linear up = register_module("up", nn::Linear(width, 4 * width));
   nn::Linear down = register_module("down", nn::Linear(4 * width, width));
 
-  at::Tensor forward(const at::Tensor& input, const at::Tensor& mask) {
+  at::Tensor forward(const Model& model, const at::Tensor& input, const at::Tensor& mask) {
     const auto rows = input.size(0);
     const auto length = input.size(1);
-    const auto parts =
-        qkv(before_attention(input)).view({rows, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
+    const auto parts = model.linear(*qkv, before_attention(input))
+                           .view({rows, length, 3, heads, width / heads})
+                           .permute({2, 0, 3, 1, 4});
     const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
     const at::Tensor attention = (at::matmul(parts[0], parts[1].transpose(-1, -2)) * scale)
                                      .masked_fill(mask, -std::numeric_limits<float>::infinity())
                                      .softmax(-1);
-    const at::Tensor x = input + out(at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, width}));
-    return x + down(at::gelu(up(before_mlp(x)), "tanh"));
+    const at::Tensor attended = at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, width});
+    const at::Tensor x = input + model.linear(*out, attended);
+    return x + model.linear(*down, at::gelu(model.linear(*up, before_mlp(x)), "tanh"));
   }
 };
 TORCH_MODULE(Block);
@@ -65,9 +76,9 @@ struct Gpt : Model {
     register_module("blocks", blocks);
   }
   at::Tensor forward(const at::Tensor& x) override {
-    at::Tensor h = tokens(x) + positions(numbers);
-    for (const auto& block : *blocks) h = block->as<BlockImpl>()->forward(h, mask);
-    return head(norm(h));
+    at::Tensor h = (in_place ? libtorch::embedding(tokens->weight, x) : tokens(x)) + positions(numbers);
+    for (const auto& block : *blocks) h = block->as<BlockImpl>()->forward(*this, h, mask);
+    return linear(*head, norm(h));
   }
   GptSize size;
   nn::Embedding tokens = register_module("tokens", nn::Embedding(size.tokens, size.width));
@@ -95,6 +106,10 @@ void add_sgd(Problem& problem) {
 }
 
 }  // namespace
+
+at::Tensor Model::linear(const nn::LinearImpl& layer, const at::Tensor& x) const {
+  return in_place ? libtorch::linear(x, layer.weight, layer.bias) : F::linear(x, layer.weight, layer.bias);
+}
 
 Problem make_problem(const std::string& name, int rank, at::Device device) {
   Problem problem;

@@ -12,6 +12,10 @@ namespace lockstep::benchmark {
 
 struct Model : ::torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& x) = 0;
+
+  // By lockstep's linear() if `in_place`, else by torch's.
+  at::Tensor linear(const ::torch::nn::LinearImpl& layer, const at::Tensor& x) const;
+  bool in_place = false;
 };
 
 // A model, this rank's batch, its loss and its optimizer.

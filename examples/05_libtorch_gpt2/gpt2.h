@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPT-2 as a torch::nn::Module. Its parameters have the names and shapes of the files that Hugging Face publishes, so
-// that those are read, and its own are read there, without a conversion. Needs LibTorch alone.
+// that those are read, and its own are read there, without a conversion.
 #pragma once
 
+#include <lockstep/libtorch/linear.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -30,14 +31,14 @@ inline Gpt2Config gpt2_config(const std::string& name) {
   throw std::invalid_argument("there is no size '" + name + "'; use tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl");
 }
 
-// A linear layer whose weight is [in, out], as in GPT-2's files; that of torch::nn::Linear is [out, in]. at::linear
-// adds the bias within the matrix product, where torch::nn::Linear needs a second pass for an input of three
-// dimensions.
+// A linear layer whose weight is [in, out], as in GPT-2's files; that of torch::nn::Linear is [out, in]. lockstep's
+// linear() adds the bias within the matrix product, as at::linear does, where torch::nn::Linear needs a second pass for
+// an input of three dimensions; and on several ranks it computes the weight's gradient where it is summed.
 struct Gpt2LinearImpl : torch::nn::Module {
   Gpt2LinearImpl(int64_t in, int64_t out, double deviation)
       : weight(register_parameter("weight", torch::empty({in, out}).normal_(0, deviation))),
         bias(register_parameter("bias", torch::zeros({out}))) {}
-  torch::Tensor forward(const torch::Tensor& x) { return at::linear(x, weight.t(), bias); }
+  torch::Tensor forward(const torch::Tensor& x) { return lockstep::libtorch::linear(x, weight.t(), bias); }
   torch::Tensor weight, bias;
 };
 TORCH_MODULE(Gpt2Linear);

@@ -120,7 +120,8 @@ Replica::Replica(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup
   if (options.shard != Shard::none && engine.group->size() > 1) engine.shards.cut();
   join_norms(engine, gradient_options());
   engine.hook(engine_, {.before = [&engine](std::size_t i, bool has) { engine.before_gradient(i, has); },
-                        .after = [&engine](std::size_t i) { engine.on_gradient(i); }});
+                        .after = [&engine](std::size_t i) { engine.on_gradient(i); },
+                        .place = [&engine](std::size_t i) { return engine.gradient_place(i); }});
 }
 
 Replica::~Replica() { engine_->leave(); }

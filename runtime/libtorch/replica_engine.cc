@@ -162,6 +162,18 @@ void ReplicaEngine::on_gradient(std::size_t index) {
   }
 }
 
+at::Tensor ReplicaEngine::gradient_place(std::size_t index) {
+  if (!overlap_ || gradients.needs_no_arena() || gradients.is_captured() || audit.drops_gradients()) return {};
+  await_end();
+  try {
+    if (!trainer.in_step()) begin();
+    return gradients.place(index);
+  } catch (...) {
+    trainer.keep_failure("backward");
+    throw;
+  }
+}
+
 void ReplicaEngine::run(const std::function<void()>& bring) {
   began_ = trace::Time::clock::now();
   try {

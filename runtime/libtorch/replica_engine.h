@@ -54,6 +54,8 @@ class ReplicaEngine : public TrainedModule, public std::enable_shared_from_this<
   // Before and after the accumulator of a parameter.
   void before_gradient(std::size_t index, bool has_gradient);
   void on_gradient(std::size_t index);
+  // Where the gradient of a parameter may be computed, or an undefined tensor.
+  at::Tensor gradient_place(std::size_t index);
 
   // A whole backward without torch's engine: `bring` calls Gradients::bring() for each gradient of the step.
   void run(const std::function<void()>& bring);

@@ -124,10 +124,23 @@ void Gradients::begin() {
 void Gradients::begin_in_current_stream() {
   stream_ = current_stream(module_.group->device());
   for (Slot& slot : slots_) {
-    slot.is_taken = slot.is_set_aside = slot.is_used = false;
+    slot.is_placed = slot.is_taken = slot.is_set_aside = slot.is_used = false;
     // Between the micro-batches of a step .grad is undefined, so the first one's answer is kept for the last.
     slot.had_gradient = slot.had_gradient && trainer_.accumulating();
   }
+}
+
+// The earlier gradient may lie there. A device's streams would have to be put in order first.
+at::Tensor Gradients::place(std::size_t index) {
+  Slot& slot = slots_[index];
+  if (is_on_device() || trainer_.is_alone() || slot.is_placed || slot.is_taken || !trainer_.reducer()->overwrites() ||
+      slot.view.scalar_type() != tensor(index).scalar_type() || !slot.view.is_contiguous() ||
+      trainer_.is_declared_unused(static_cast<int>(index))) {
+    return {};
+  }
+  set_aside(index);
+  slot.is_placed = true;
+  return slot.view.detach();
 }
 
 void Gradients::prepare(std::size_t index, bool has_gradient) {
@@ -180,7 +193,10 @@ void Gradients::take(std::size_t index) {
   {
     const at::NoGradGuard no_grad;
     // The undivided sum in the arena must not show in .grad.
-    write(slots_[index].view, std::exchange(tensor(index).mutable_grad(), at::Tensor()));
+    at::Tensor gradient = std::exchange(tensor(index).mutable_grad(), at::Tensor());
+    Slot& slot = slots_[index];
+    if (slot.is_placed && gradient.is_set_to(slot.view)) gradient = slot.view;
+    write(slot.view, gradient);
   }
   put_in_order(here, stream_);  // mark_ready() sends the view in the step's stream
   slots_[index].is_taken = true;
@@ -200,7 +216,7 @@ void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
   } else if (factor == 0) {
     view.zero_();
   } else if (factor == 1) {
-    view.copy_(gradient);
+    view.copy_(gradient);  // of itself: nothing
   } else if (gradient.dtype() == view.dtype()) {
     at::mul_out(view, gradient, at::scalar_tensor(factor, at::kDouble));
   } else {

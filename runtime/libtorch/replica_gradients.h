@@ -47,6 +47,9 @@ class Gradients {
 
   // Begins the Trainer's micro-batch in the current stream. The first time it is collective, unless no arena is needed.
   void begin();
+  // Where the gradient of a parameter may be computed: its place in the arena, of which one node of the graph may take
+  // the first value. Undefined if the gradient must be computed elsewhere, and added or converted.
+  at::Tensor place(std::size_t index);
   // Ahead of the accumulator of a parameter.
   void prepare(std::size_t index, bool has_gradient);
   // After it: moves the gradient in .grad into the arena, weighted, and marks it ready; .grad is undefined then.
@@ -86,6 +89,7 @@ class Gradients {
     at::Tensor earlier = {};    // .grad of earlier steps, from the step's first gradient until its end; undefined if 0
     at::Tensor scratch = {};    // on a device: memory for `earlier`
     bool is_set_aside = false;  // .grad has nothing of earlier steps
+    bool is_placed = false;     // place() has given its place away in this micro-batch
     bool is_taken = false;      // it is in the arena, of this micro-batch
     bool had_gradient = false;  // .grad was defined before the step
     bool is_used = false;       // some rank's loss depends on the parameter in this step

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -46,6 +47,11 @@ struct TrainedModule::Hook : ::torch::autograd::utils::LambdaPostHook {
 };
 
 namespace {
+
+bool has_own_hooks(const ::torch::autograd::Node& accumulator) {
+  const auto& variable = static_cast<const ::torch::autograd::AccumulateGrad&>(accumulator).variable;
+  return !::torch::autograd::impl::hooks(variable).empty();
+}
 
 std::shared_ptr<ProcessGroup> required(std::shared_ptr<ProcessGroup> group) {
   if (group) return group;
@@ -133,6 +139,28 @@ void TrainedModule::hook(std::size_t index) {
   pre_hook = owned.get();
   accumulator->add_pre_hook(std::move(owned));
   hook = accumulator->add_post_hook(std::make_unique<Hook>(live_calls_, index));
+}
+
+const TrainedModule::PreHook* TrainedModule::hook_of(::torch::autograd::Node* accumulator) {
+  if (accumulator == nullptr || accumulator->pre_hooks().size() != 1) return nullptr;
+  return dynamic_cast<const PreHook*>(accumulator->pre_hooks().front().get());
+}
+
+bool TrainedModule::is_trained(const at::Tensor& parameter) {
+  const NodePtr accumulator = ::torch::autograd::impl::try_get_grad_accumulator(parameter);
+  const PreHook* const hook = hook_of(accumulator.get());
+  return hook != nullptr && !hook->calls.expired();
+}
+
+at::Tensor TrainedModule::gradient_place(::torch::autograd::Node* accumulator) {
+  const PreHook* const hook = hook_of(accumulator);
+  // A backward that names its inputs may take the gradient as a result, and not accumulate it.
+  const auto* const named = ::torch::autograd::get_current_graph_task_exec_info();
+  if (hook == nullptr || has_own_hooks(*accumulator) || at::GradMode::is_enabled() || named == nullptr ||
+      !named->empty())
+    return {};
+  const auto live = hook->calls.lock();
+  return live ? live->place(hook->index) : at::Tensor();
 }
 
 void TrainedModule::unhook() noexcept {

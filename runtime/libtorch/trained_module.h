@@ -42,6 +42,8 @@ class TrainedModule {
   struct Calls {
     std::function<void(std::size_t index, bool has_gradient)> before;
     std::function<void(std::size_t index)> after;
+    // Returns memory in which the whole gradient may be computed before it gets to the accumulator, or nothing.
+    std::function<at::Tensor(std::size_t index)> place;
   };
 
   // InvalidArgument for a module that can't be trained, or that another replica trains.
@@ -70,6 +72,11 @@ class TrainedModule {
   // Puts each accumulator between the calls, which are made while `owner` lives: it has this object.
   void hook(const std::shared_ptr<void>& owner, Calls calls);
   void unhook() noexcept;
+  // Whether a replica trains `parameter`.
+  static bool is_trained(const at::Tensor& parameter);
+  // In a backward: where the gradient for `accumulator` may be computed, or an undefined tensor if it must not: the
+  // node is not a trained parameter's accumulator, others see its gradient, or the backward is not of all parameters.
+  static at::Tensor gradient_place(::torch::autograd::Node* accumulator);
   // From now on gradients are accumulated in this thread's current stream. InvalidArgument, by the parameter's name, if
   // a graph holds its accumulator.
   void accumulate_here();
@@ -96,6 +103,7 @@ class TrainedModule {
   std::vector<ParameterSpec> sort_parameters();
   void refuse_wrapped_twice() const;
   void hook(std::size_t index);
+  static const PreHook* hook_of(::torch::autograd::Node* accumulator);
   static void unhook(const Hooked& hooked) noexcept;
 
   const ::torch::nn::Module& module_;

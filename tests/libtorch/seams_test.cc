@@ -21,6 +21,7 @@
 #include "lockstep/libtorch/data_loader.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/linear.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/snapshots.h"
 #include "tests/libtorch/common.h"
@@ -39,7 +40,7 @@ using Groups = std::vector<optim::OptimizerParamGroup>;
 at::ScalarType dtype_of(const Seam& seam) { return seam.autocasts || seam.scales ? at::kFloat : at::kDouble; }
 
 struct Net : nn::Module {
-  explicit Net(const Seam& seam) : rule(static_cast<BufferRule>(rule_of(seam))) {
+  explicit Net(const Seam& seam) : rule(static_cast<BufferRule>(rule_of(seam))), in_place(seam.seed % 2 == 1) {
     if (seam.norms) norm = register_module("norm", nn::BatchNorm2d(4));
     if (seam.rules) seen = register_buffer("seen", at::zeros({4}));
     if (seam.tied) tied = register_parameter("tied", middle->weight);
@@ -69,9 +70,11 @@ struct Net : nn::Module {
                  : rule == BufferRule::max ? at::maximum(seen, values)
                                            : seen + values);
     }
-    return last(at::tanh(late(y)).mean({2, 3}));
+    const at::Tensor features = at::tanh(late(y)).mean({2, 3});
+    return in_place ? libtorch::linear(features, last->weight, last->bias) : last(features);
   }
   BufferRule rule;
+  bool in_place;  // in each second program
   nn::BatchNorm2d norm{nullptr};
   at::Tensor seen;
   nn::Conv2d first = register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)));

@@ -16,6 +16,7 @@
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/linear.h"
 #include "lockstep/libtorch/samplers.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/snapshots.h"
