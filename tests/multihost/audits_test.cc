@@ -72,6 +72,25 @@ TEST_F(AuditedHosts, ResumeFromAStepThatAnEarlierRunHadAudited) {
   EXPECT_EQ(weights("lies"), weights("undisturbed"));
 }
 
+// Host 0's disk has nine pages of 4 KiB, and has no room for a third snapshot, whose turn it is before the lie is
+// found.
+TEST_F(AuditedHosts, ResumeFromASoundStepOnADiskThatIsFull) {
+  auto undisturbed = train("undisturbed", -1, "2", 2);
+  ends_of(undisturbed);
+  const Result mounted = run(hosts_->command(
+      0, {"mount", "-t", "tmpfs", "-o", "X-mount.mkdir,size=36k", "tmpfs", (folder_ / "full" / "run").string()}));
+  ASSERT_EQ(mounted.exit_code, 0) << mounted.err;
+  auto launchers = train("full", 2, "2:3");
+  const Result first = launchers[0].wait();
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, AllOf(HasSubstr("was not saved, and the run continues"), HasSubstr("is left out"),
+                               HasSubstr("resumes from step ")));
+  launchers[1].wait();
+  launchers[2].wait();
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("full"), weights("undisturbed"));
+}
+
 // The first host has the store; two hosts are the least; a job of hosts that can't go.
 TEST_F(AuditedHosts, EndWith77WhereTheOneCannotBeLeftOut) {
   for (const auto& [liar, nnodes] : {std::pair(0, "2:3"), {2, "3:3"}, {2, "3"}}) {

@@ -250,6 +250,8 @@ TEST_F(RestartedHosts, WhichAreLessThanHalfOfTheLastStartResumeWhereTheStoreIs) 
 // Each host has a disk of its own, with the shares of its ranks.
 class HostsOfShards : public RestartedHosts {
  protected:
+  // Before it there is nothing on the disk of a host that is lost, and the others begin anew.
+  static constexpr const char* kIsSaved = " is saved in ";
   void SetUp() override {
     RestartedHosts::SetUp();
     nnodes_ = "2:3";
@@ -269,7 +271,7 @@ TEST_F(HostsOfShards, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
     std::vector<Process> launchers;
     for (int host = 0; host < kHosts; ++host) launchers.push_back(training_in(name, host, kSteps));
     if (name == "lost") {
-      ASSERT_TRUE(launchers[0].await_output("at 150\n"));
+      ASSERT_TRUE(launchers[0].await_output(kIsSaved));
       launchers[1].send(SIGKILL);
       launchers[1].wait();
       ASSERT_TRUE(launchers[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
@@ -315,7 +317,7 @@ TEST_F(HostsOfShards, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDa
   std::vector<Process> launchers;
   for (const int host : {1, 2}) launchers.push_back(training_in("job", host, kEndless));
   launchers.push_back(training_in("job", 0, kEndless, {"--rdzv-timeout", "8"}));
-  ASSERT_TRUE(launchers[2].await_output("at 50\n"));
+  ASSERT_TRUE(launchers[2].await_output(kIsSaved));
   launchers[0].send(SIGKILL);
   launchers[0].wait();
   for (const int i : {1, 2}) {
