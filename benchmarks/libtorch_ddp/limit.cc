@@ -57,7 +57,7 @@ struct Limit::State {
   }
 };
 
-Limit::Limit(const Model& model, ProcessGroup& group) : state_(std::make_unique<State>()) {
+Limit::Limit(const Model& model, ProcessGroup& group, const std::string& name) : state_(std::make_unique<State>()) {
   State& self = *state_;
   self.parameters = model.parameters();
   self.rank = group.rank();
@@ -70,9 +70,9 @@ Limit::Limit(const Model& model, ProcessGroup& group) : state_(std::make_unique<
   if (self.rank == 0) {
     file = memfd_create("limit", MFD_CLOEXEC);
     require(file >= 0 && ftruncate(file, static_cast<off_t>(self.bytes)) == 0, "memory that ranks share");
-    group.store().set("limit", "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file));
+    group.store().set(name, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file));
   } else {
-    file = open(group.store().get("limit", Deadline::after(std::chrono::minutes(1))).c_str(), O_RDWR | O_CLOEXEC);
+    file = open(group.store().get(name, Deadline::after(std::chrono::minutes(1))).c_str(), O_RDWR | O_CLOEXEC);
     require(file >= 0, "rank 0's memory");
   }
   void* const memory = mmap(nullptr, self.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "benchmarks/libtorch_ddp/models.h"
 #include "lockstep/comm/process_group.h"
@@ -13,8 +14,9 @@ namespace lockstep::benchmark {
 
 class Limit {
  public:
-  // Collective: the ranks of `group` share memory through /proc. Parameters are float32, on the CPU.
-  Limit(const Model& model, ProcessGroup& group);
+  // Collective: the ranks of `group` share memory through /proc. Parameters are float32, on the CPU. `name`: of one
+  // object of each rank.
+  Limit(const Model& model, ProcessGroup& group, const std::string& name);
   ~Limit();
   // Before backward: torch finds no gradient, so it keeps each new one without a copy.
   void before_backward();

@@ -82,11 +82,11 @@ class Rank {
     if (device_.is_cuda()) add_captured(model, rank);
     if (device_.is_cpu() && world > 1) {
       Contender& least = add("limit", model, rank);
-      limit_ = std::make_unique<Limit>(*least.problem.model, *group_);
+      limit_ = std::make_unique<Limit>(*least.problem.model, *group_, "limit");
       least.before_backward = [this] { limit_->before_backward(); };
       least.after_backward = [this] { limit_->after_backward(); };
       Contender& bar = add("bar", model, rank);
-      bar_ = std::make_unique<Limit>(*bar.problem.model, *group_);
+      bar_ = std::make_unique<Limit>(*bar.problem.model, *group_, "bar");
       bar.before_backward = [this] { bar_->before_backward(); };
       bar.after_backward = [this] { bar_->after_backward(/*copies=*/false); };
     }
