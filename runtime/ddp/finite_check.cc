@@ -19,7 +19,8 @@ FiniteCheck::FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group
       memory_(memory),
       specs_(specs),
       gradients_(gradients),
-      micro_batches_(micro_batches) {
+      micro_batches_(micro_batches),
+      is_skipped_(specs.size(), 0) {
   if (memory_.device() == nullptr) return;
   words_ = reinterpret_cast<std::int64_t*>(memory_.at(behind));
   none_found_ = memory_.device()->allocate_pinned(bytes_behind(specs_.size()), group_->device());
@@ -39,6 +40,7 @@ void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
   read_ended();
   plan_ = &plan;
   step_ = step;
+  std::ranges::fill(is_skipped_, 0);
   if (words_ == nullptr) return;
   memory_.device()->copy(words_, none_found_.get(), plan.buckets.size() * sizeof(*words_), memory_.stream());
 }
@@ -53,18 +55,25 @@ void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
     return;
   }
   if (wrong_.has_found(step_)) return;
-  if (micro_batches_ != nullptr) return look_at_micro_batches(bucket);
+  if (micro_batches_ != nullptr || skips_some_of(bucket)) return look_at_each(bucket);
   const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);
   if (at != kAllFinite) wrong_.found(step_, parameter_at(bucket, at / 2).name, at);
 }
 
-void FiniteCheck::look_at_micro_batches(std::size_t bucket) {
+bool FiniteCheck::skips_some_of(std::size_t bucket) const {
+  return std::ranges::any_of(plan_->buckets[bucket].parameters,
+                             [&](int parameter) { return is_skipped_[static_cast<std::size_t>(parameter)] != 0; });
+}
+
+void FiniteCheck::look_at_each(std::size_t bucket) {
   const Bucket& it = plan_->buckets[bucket];
   for (const int parameter : it.parameters) {
     if (static_cast<std::size_t>(parameter) >= gradients_) continue;
     const ParameterSpec& spec = specs_[static_cast<std::size_t>(parameter)];
     const std::size_t offset = plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset;
-    for (const std::byte* node : micro_batches_->nodes(memory_.at(offset))) {
+    if (micro_batches_ == nullptr && is_skipped_[static_cast<std::size_t>(parameter)] != 0) continue;
+    const std::byte* const slice = memory_.at(offset);
+    for (const std::byte* node : micro_batches_ != nullptr ? micro_batches_->nodes(slice) : std::vector{slice}) {
       const std::int64_t at = first_not_finite_on_host(node, spec.count(), spec.dtype);
       if (at == kAllFinite) continue;
       return wrong_.found(step_, spec.name, at);

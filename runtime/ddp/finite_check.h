@@ -48,6 +48,9 @@ class FiniteCheck {
   // Begins a step. Call begin(), look() and end() in this order for each step. `plan` must stay valid until the step's
   // results are read; call settle() before begin() with another plan.
   void begin(const BucketPlan& plan, std::int64_t step);
+  // Leaves parameter `parameter`, which is known to be finite, out of this step's looks on the CPU. Without effect on a
+  // device, and with `micro_batches`.
+  void skip(std::size_t parameter) { is_skipped_[parameter] = 1; }
   // Looks for NaN and infinity in `own`, the buffer of bucket `bucket`, whose gradients are final and have not been
   // sent yet.
   void look(std::size_t bucket, const BufferView& own);
@@ -64,8 +67,10 @@ class FiniteCheck {
     std::shared_ptr<void> found = nullptr;   // the result of each bucket, on the host
     std::shared_ptr<void> copied = nullptr;  // the event after the copy to `found`
   };
-  // Looks for NaN and infinity in the gradients of bucket `bucket`, in each sum of micro-batches that this rank sends.
-  void look_at_micro_batches(std::size_t bucket);
+  // Looks for NaN and infinity in each gradient of bucket `bucket` that is not skipped; with `micro_batches` in each
+  // sum of micro-batches that this rank sends.
+  void look_at_each(std::size_t bucket);
+  bool skips_some_of(std::size_t bucket) const;
   void read_ended();
   void read(const Step& step);
   const ParameterSpec& parameter_at(std::size_t bucket, std::int64_t element) const;
@@ -77,7 +82,8 @@ class FiniteCheck {
   std::size_t gradients_;
   const MicroBatchSums* micro_batches_;
   const BucketPlan* plan_ = nullptr;
-  std::int64_t step_ = -1;  // the number of the step that began last
+  std::int64_t step_ = -1;        // the number of the step that began last
+  std::vector<char> is_skipped_;  // by parameter, in this step
 
   // Points to the results of the kernels on a device, an int64 for each bucket. `words_` points into the arena, after
   // the gradients. `none_found_` is host memory that holds the values to which begin() sets the results.

@@ -291,6 +291,12 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
 }
 
+void Reducer::Impl::declare_finite(int parameter) {
+  require_step("declare_finite");
+  const std::size_t at = check_index("declare_finite", parameter);
+  if (finite && synchronize && overwrites()) finite->skip(at);
+}
+
 void Reducer::Impl::zero(std::size_t parameter) {
   memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
 }
@@ -468,6 +474,7 @@ void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options
 bool Reducer::accumulating() const { return impl_->finished_micro_batches > 0; }
 bool Reducer::overwrites() const { return impl_->overwrites(); }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
+void Reducer::declare_finite(int parameter) { impl_->declare_finite(parameter); }
 void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }
 void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }
 std::optional<std::int64_t> Reducer::finish_step() { return impl_->finish_step(); }

@@ -52,6 +52,7 @@ struct Reducer::Impl {
   // The next functions are in reducer.cc.
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
+  void declare_finite(int parameter);
   void mark(std::string_view operation, int parameter, bool is_used);
   std::optional<std::int64_t> finish_step();
   std::int64_t total_weight();

@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "runtime/libtorch/node.h"
@@ -45,6 +47,23 @@ at::Tensor parameter_of(const at::Tensor& weight) {
   return is_transpose ? parameter : weight;
 }
 
+double largest(const at::Tensor& values) {
+  const auto [least, most] = at::aminmax(values);  // NaN, if one of them is
+  return std::max(-least.item<double>(), most.item<double>());
+}
+
+// Whether no sum of `count` products of a value of each tensor is NaN or infinite, also if `gradient`, which has these
+// sums, is multiplied by kLargestFactor. False if it is quicker to look at the gradient. This proof takes the place of
+// the look: each sum is at most `count` times the largest value of `a` times that of `b`, a factor of 2 leaves room for
+// rounding.
+bool are_finite(const at::Tensor& gradient, std::int64_t count, const at::Tensor& a, const at::Tensor& b) {
+  if (count == 0 || a.numel() + b.numel() > gradient.numel() / 4) return false;
+  const double most =
+      gradient.scalar_type() == at::kFloat ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  // False for NaN.
+  return largest(a) * largest(b) < most / (2 * kLargestFactor * static_cast<double>(count));
+}
+
 struct LinearBackward : ::torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -60,6 +79,9 @@ struct LinearBackward : ::torch::autograd::Node {
       const at::Tensor& right = is_transposed ? dy : rows;
       at::Tensor place = TrainedModule::gradient_place(next_edge(1).function.get());
       results[1] = place.defined() ? at::mm_out(place, left.t(), right) : left.t().mm(right);
+      if (are_finite(results[1], rows.size(0), left, right)) {
+        TrainedModule::tell_finite(next_edge(1).function.get(), results[1]);
+      }
     }
     if (should_compute_output(2)) results[2] = dy.sum(0);
     return results;

@@ -121,7 +121,8 @@ Replica::Replica(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup
   join_norms(engine, gradient_options());
   engine.hook(engine_, {.before = [&engine](std::size_t i, bool has) { engine.before_gradient(i, has); },
                         .after = [&engine](std::size_t i) { engine.on_gradient(i); },
-                        .place = [&engine](std::size_t i) { return engine.gradient_place(i); }});
+                        .place = [&engine](std::size_t i) { return engine.gradient_place(i); },
+                        .finite = [&engine](std::size_t i, const at::Tensor& g) { engine.expect_finite(i, g); }});
 }
 
 Replica::~Replica() { engine_->leave(); }

@@ -133,16 +133,31 @@ void ReplicaEngine::begin() {
   gradients.begin();
 }
 
-void ReplicaEngine::before_gradient(std::size_t index, bool has_gradient) {
-  if (gradients.is_captured() || audit.drops_gradients()) return;
+template <typename Call>
+auto ReplicaEngine::in_backward(Call call) {
   await_end();  // before begin(): if that throws, the lost End gives the step up
   try {
     if (!trainer.in_step()) begin();
-    gradients.prepare(index, has_gradient);
+    return call();
   } catch (...) {
     trainer.keep_failure("backward");
     throw;
   }
+}
+
+void ReplicaEngine::before_gradient(std::size_t index, bool has_gradient) {
+  if (gradients.is_captured() || audit.drops_gradients()) return;
+  in_backward([&] { gradients.prepare(index, has_gradient); });
+}
+
+at::Tensor ReplicaEngine::gradient_place(std::size_t index) {
+  if (!overlap_ || gradients.is_captured() || audit.drops_gradients()) return {};
+  return in_backward([&] { return gradients.place(index); });
+}
+
+void ReplicaEngine::expect_finite(std::size_t index, const at::Tensor& gradient) {
+  if (gradients.is_captured() || audit.drops_gradients()) return;
+  in_backward([&] { gradients.expect_finite(index, gradient); });
 }
 
 void ReplicaEngine::on_gradient(std::size_t index) {
@@ -156,18 +171,6 @@ void ReplicaEngine::on_gradient(std::size_t index) {
   if (!overlap_ && !trainer.is_alone()) return;  // finish() takes it
   try {
     gradients.take(index);
-  } catch (...) {
-    trainer.keep_failure("backward");
-    throw;
-  }
-}
-
-at::Tensor ReplicaEngine::gradient_place(std::size_t index) {
-  if (!overlap_ || gradients.needs_no_arena() || gradients.is_captured() || audit.drops_gradients()) return {};
-  await_end();
-  try {
-    if (!trainer.in_step()) begin();
-    return gradients.place(index);
   } catch (...) {
     trainer.keep_failure("backward");
     throw;

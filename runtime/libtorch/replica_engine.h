@@ -56,6 +56,8 @@ class ReplicaEngine : public TrainedModule, public std::enable_shared_from_this<
   void on_gradient(std::size_t index);
   // Where the gradient of a parameter may be computed, or an undefined tensor.
   at::Tensor gradient_place(std::size_t index);
+  // `gradient`, which goes to the accumulator next, is finite.
+  void expect_finite(std::size_t index, const at::Tensor& gradient);
 
   // A whole backward without torch's engine: `bring` calls Gradients::bring() for each gradient of the step.
   void run(const std::function<void()>& bring);
@@ -76,6 +78,9 @@ class ReplicaEngine : public TrainedModule, public std::enable_shared_from_this<
 
   void await_end();
   void begin();
+  // Calls `call` in a backward that has begun, at its first gradient if need be.
+  template <typename Call>
+  auto in_backward(Call call);
   void end();
   void tell_of_no_backward();
   void refuse_other_forward() const;

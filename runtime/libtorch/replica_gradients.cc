@@ -125,6 +125,7 @@ void Gradients::begin_in_current_stream() {
   stream_ = current_stream(module_.group->device());
   for (Slot& slot : slots_) {
     slot.is_placed = slot.is_taken = slot.is_set_aside = slot.is_used = false;
+    slot.finite.reset();
     // Between the micro-batches of a step .grad is undefined, so the first one's answer is kept for the last.
     slot.had_gradient = slot.had_gradient && trainer_.accumulating();
   }
@@ -190,17 +191,26 @@ void Gradients::take(std::size_t index) {
   check(index);
   const StreamView here = current_stream(module_.group->device());
   put_in_order(stream_, here);  // the last step's sum, and set_aside()'s copy of it, are done with the view
+  bool is_finite = false;
   {
     const at::NoGradGuard no_grad;
     // The undivided sum in the arena must not show in .grad.
     at::Tensor gradient = std::exchange(tensor(index).mutable_grad(), at::Tensor());
     Slot& slot = slots_[index];
+    is_finite = !is_captured_ && this->is_finite(index, gradient, factor());
     if (slot.is_placed && gradient.is_set_to(slot.view)) gradient = slot.view;
     write(slot.view, gradient);
   }
   put_in_order(here, stream_);  // mark_ready() sends the view in the step's stream
   slots_[index].is_taken = true;
+  if (is_finite) trainer_.reducer()->declare_finite(static_cast<int>(index));
   if (!is_captured_) mark_ready(index);
+}
+
+// Whoever expects a gradient to be finite leaves room for this factor.
+bool Gradients::is_finite(std::size_t index, const at::Tensor& gradient, double factor) {
+  const at::Tensor finite = std::exchange(slots_[index].finite, {});
+  return finite.defined() && factor <= kLargestFactor && gradient.is_set_to(finite);
 }
 
 void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
@@ -251,6 +261,7 @@ void Gradients::keep_in_place(std::size_t index) {
     return;
   }
   if (!wrong_ || is_captured_ || !gradient.defined() || wrong_->has_found(trainer_.step())) return;
+  if (is_finite(index, gradient, 1)) return;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
   const auto dtype = dtype_of(values.scalar_type());
   if (!dtype) return;

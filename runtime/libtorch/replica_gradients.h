@@ -50,6 +50,8 @@ class Gradients {
   // Where the gradient of a parameter may be computed: its place in the arena, of which one node of the graph may take
   // the first value. Undefined if the gradient must be computed elsewhere, and added or converted.
   at::Tensor place(std::size_t index);
+  // `gradient` is finite. If it, and nothing else, gets to .grad, nobody looks there for NaN and infinity.
+  void expect_finite(std::size_t index, const at::Tensor& gradient) { slots_[index].finite = gradient.detach(); }
   // Ahead of the accumulator of a parameter.
   void prepare(std::size_t index, bool has_gradient);
   // After it: moves the gradient in .grad into the arena, weighted, and marks it ready; .grad is undefined then.
@@ -89,6 +91,8 @@ class Gradients {
     at::Tensor earlier = {};    // .grad of earlier steps, from the step's first gradient until its end; undefined if 0
     at::Tensor scratch = {};    // on a device: memory for `earlier`
     bool is_set_aside = false;  // .grad has nothing of earlier steps
+    // A gradient that is known to be finite, of this micro-batch. As it holds the memory, torch adds nothing there.
+    at::Tensor finite = {};
     bool is_placed = false;     // place() has given its place away in this micro-batch
     bool is_taken = false;      // it is in the arena, of this micro-batch
     bool had_gradient = false;  // .grad was defined before the step
@@ -107,6 +111,8 @@ class Gradients {
   double factor() const;
   void write(at::Tensor& view, const at::Tensor& gradient) const;
   void mark_ready(std::size_t index);
+  // Whether `gradient` is the one of expect_finite(), and stays finite if it is multiplied by `factor`.
+  bool is_finite(std::size_t index, const at::Tensor& gradient, double factor);
   void check(std::size_t index) const;
   void take_rest();
   void bring_buffers();

@@ -152,15 +152,25 @@ bool TrainedModule::is_trained(const at::Tensor& parameter) {
   return hook != nullptr && !hook->calls.expired();
 }
 
-at::Tensor TrainedModule::gradient_place(::torch::autograd::Node* accumulator) {
+const TrainedModule::PreHook* TrainedModule::direct_hook_of(::torch::autograd::Node* accumulator) {
   const PreHook* const hook = hook_of(accumulator);
   // A backward that names its inputs may take the gradient as a result, and not accumulate it.
   const auto* const named = ::torch::autograd::get_current_graph_task_exec_info();
-  if (hook == nullptr || has_own_hooks(*accumulator) || at::GradMode::is_enabled() || named == nullptr ||
-      !named->empty())
-    return {};
-  const auto live = hook->calls.lock();
+  const bool is_direct = hook != nullptr && !has_own_hooks(*accumulator) && !at::GradMode::is_enabled() &&
+                         named != nullptr && named->empty();
+  return is_direct ? hook : nullptr;
+}
+
+at::Tensor TrainedModule::gradient_place(::torch::autograd::Node* accumulator) {
+  const PreHook* const hook = direct_hook_of(accumulator);
+  const auto live = hook != nullptr ? hook->calls.lock() : nullptr;
   return live ? live->place(hook->index) : at::Tensor();
+}
+
+void TrainedModule::tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient) {
+  const PreHook* const hook = direct_hook_of(accumulator);
+  const auto live = hook != nullptr ? hook->calls.lock() : nullptr;
+  if (live) live->finite(hook->index, gradient);
 }
 
 void TrainedModule::unhook() noexcept {

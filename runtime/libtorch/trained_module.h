@@ -26,6 +26,9 @@ namespace lockstep::libtorch {
 
 class SyncBatchNormImpl;
 
+// Calls::finite: a gradient stays finite if it is multiplied by so much.
+inline constexpr double kLargestFactor = 1e9;
+
 // How often a tensor was written; 0 for an inference tensor, which does not count.
 inline std::uint64_t writes_to(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::uint64_t>(tensor._version());
@@ -44,6 +47,8 @@ class TrainedModule {
     std::function<void(std::size_t index)> after;
     // Returns memory in which the whole gradient may be computed before it gets to the accumulator, or nothing.
     std::function<at::Tensor(std::size_t index)> place;
+    // Tells that the values of `gradient`, which goes to the accumulator next, are finite.
+    std::function<void(std::size_t index, const at::Tensor& gradient)> finite;
   };
 
   // InvalidArgument for a module that can't be trained, or that another replica trains.
@@ -77,6 +82,8 @@ class TrainedModule {
   // In a backward: where the gradient for `accumulator` may be computed, or an undefined tensor if it must not: the
   // node is not a trained parameter's accumulator, others see its gradient, or the backward is not of all parameters.
   static at::Tensor gradient_place(::torch::autograd::Node* accumulator);
+  // In a backward: tells the replica of `accumulator` that `gradient` is finite, so that the replica need not look.
+  static void tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient);
   // From now on gradients are accumulated in this thread's current stream. InvalidArgument, by the parameter's name, if
   // a graph holds its accumulator.
   void accumulate_here();
@@ -104,6 +111,8 @@ class TrainedModule {
   void refuse_wrapped_twice() const;
   void hook(std::size_t index);
   static const PreHook* hook_of(::torch::autograd::Node* accumulator);
+  // The hook that gets the gradient of the node that runs, as it is; else null.
+  static const PreHook* direct_hook_of(::torch::autograd::Node* accumulator);
   static void unhook(const Hooked& hooked) noexcept;
 
   const ::torch::nn::Module& module_;

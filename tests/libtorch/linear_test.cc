@@ -6,7 +6,9 @@
 #include <ATen/record_function.h>
 
 #include <functional>
+#include <limits>
 #include <string>
+#include <tuple>
 
 #include "lockstep/libtorch/autocast.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
@@ -256,6 +258,56 @@ TEST(Linear, TrainsInShards) {
     const Tensors torchs = weights(group, false);
     EXPECT_TRUE(same_bits(weights(group, true), torchs));
   });
+}
+
+// A layer whose gradient is far larger than what it is computed from, so that a bound is looked for.
+struct Wide : nn::Module {
+  explicit Wide(bool is_placed) : in_place(is_placed) {}
+  at::Tensor forward(const at::Tensor& x) const {
+    return in_place ? libtorch::linear(x, layer->weight) : at::linear(x, layer->weight);
+  }
+  bool in_place;
+  nn::Linear layer = register_module("layer", nn::Linear(nn::LinearOptions(80, 60).bias(false)));
+};
+
+// What a step throws on rank 0 if its rows and the gradient of its outputs are multiplied by these.
+std::string refusal(int ranks, bool in_place, double of_rows, double of_outputs, bool keeps = false) {
+  std::string thrown;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Wide net(in_place);
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group, {.not_finite = NotFinite::raise});
+    const bool is_first = group->rank() == 0;
+    try {
+      if (keeps) ddp(random_tensor({3, 80}, 2)).mean().backward();
+      const at::Tensor x = random_tensor({3, 80}, 3);
+      if (is_first) x[1][5] *= of_rows;
+      (ddp(x) * (is_first ? of_outputs : 1)).mean().backward();
+    } catch (const std::exception& error) {
+      if (is_first) thrown = error.what();
+    }
+  });
+  return thrown;
+}
+
+TEST(Linear, FindsNanAndInfinityWhereverTheLookAtTheGradientDoes) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const int ranks : {1, 2}) {
+    for (const bool keeps : {false, true}) {
+      for (const auto& [of_rows, of_outputs, is_found] : {std::tuple(1.0, 1.0, false),
+                                                          {nan, 1.0, true},
+                                                          {1.0, nan, true},
+                                                          {infinity, 1.0, true},
+                                                          {1.0, -infinity, true},
+                                                          {1e25, 1e25, true},
+                                                          {-1e20, 1e15, false}}) {
+        const std::string torchs = refusal(ranks, false, of_rows, of_outputs, keeps);
+        EXPECT_EQ(refusal(ranks, true, of_rows, of_outputs, keeps), torchs);
+        EXPECT_EQ(torchs.find("layer.weight") != torchs.npos, is_found) << of_rows << ", " << of_outputs << torchs;
+      }
+    }
+  }
 }
 
 TEST(Linear, TakesWhatTorchTakes) {

@@ -90,6 +90,28 @@ TEST_P(ReducerSuite, RaisesANanOnEveryRankBeforeItHasGoneIntoAnything) {
   EXPECT_THROW(std::rethrow_exception(thrown[0]), NotFiniteGradient);
 }
 
+// On a device it is looked at all the same.
+TEST_P(ReducerSuite, DoesNotReadAGradientThatTheEngineHasDeclaredFiniteInThisStep) {
+  Warnings warnings;
+  bool is_on_device = false;
+  run([&](const Group& group) {
+    if (group->rank() == 0) is_on_device = group->device().kind != DeviceKind::cpu;
+    Reducer reducer(kSix, group, kTwoEach);
+    for (int step = 0; step < 4; ++step) {
+      reducer.begin_step({.weight = 1});
+      if (step == 1) reducer.declare_finite(5);
+      const std::vector<int> wrong = step == 1 ? std::vector{5, 4} : step == 3 ? std::vector{5} : std::vector<int>{};
+      backward_with(group, reducer, kNan, group->rank() == 0 ? wrong : std::vector<int>{});
+      reducer.finish_step();
+      reducer.total_weight();
+    }
+  });
+  const auto texts = warnings.lines();
+  ASSERT_EQ(texts.size(), 2u);
+  expect_text(texts[0], {is_on_device ? "gradient of 'f' in step 1" : "gradient of 'e' in step 1"});
+  expect_text(texts[1], {"gradient of 'f' in step 3"});
+}
+
 TEST_P(ReducerSuite, LooksForNoNanWhereNobodyWantsIt) {
   Warnings warnings;
   run([&](const Group& group) {

@@ -156,6 +156,10 @@ class LOCKSTEP_API Reducer {
   // gradients of parameters that it does not mark ready only if overwrites() is true.
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
+  // Declares, before mark_ready(), that the gradient as it lies in the arena holds no NaN and no infinity, as a bound
+  // of its values may show. The Reducer then doesn't read the gradient to find out (NotFinite). declare_finite() has no
+  // effect on a device, and in a step of several micro-batches.
+  void declare_finite(int parameter);
   // Declares that this micro-batch has no gradient of the parameter. The gradient of an unused parameter counts as 0,
   // and the parameter's bucket does not wait for the gradient. Throws the same errors as mark_ready().
   void mark_unused(int parameter);
