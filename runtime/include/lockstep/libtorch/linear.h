@@ -15,6 +15,9 @@
 // Otherwise, and for the second use of a weight in one loss (tied weights), the gradient is copied, as with torch's
 // operators.
 //
+// If the layer's input and the gradient of its output show that no element of the weight's gradient can be NaN or
+// infinite, that gradient is not read to find out (DdpOptions::not_finite); also with one rank.
+//
 // Threads: any. Failure: what at::linear and at::embedding throw.
 #pragma once
 
