@@ -79,9 +79,8 @@ struct LinearBackward : ::torch::autograd::Node {
       const at::Tensor& right = is_transposed ? dy : rows;
       at::Tensor place = TrainedModule::gradient_place(next_edge(1).function.get());
       results[1] = place.defined() ? at::mm_out(place, left.t(), right) : left.t().mm(right);
-      if (are_finite(results[1], rows.size(0), left, right)) {
-        TrainedModule::tell_finite(next_edge(1).function.get(), results[1]);
-      }
+      TrainedModule::tell_finite(next_edge(1).function.get(), results[1],
+                                 [&] { return are_finite(results[1], rows.size(0), left, right); });
     }
     if (should_compute_output(2)) results[2] = dy.sum(0);
     return results;

@@ -119,10 +119,13 @@ Replica::Replica(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup
                         .weight_bytes = bytes});
   if (options.shard != Shard::none && engine.group->size() > 1) engine.shards.cut();
   join_norms(engine, gradient_options());
+  // Sums of fixed micro-batches are looked at all the same.
+  const bool looks = options.not_finite != NotFinite::ignore && !options.reproducible.is_on();
+  const auto expect_finite = [&engine](std::size_t i, const at::Tensor& g) { engine.expect_finite(i, g); };
   engine.hook(engine_, {.before = [&engine](std::size_t i, bool has) { engine.before_gradient(i, has); },
                         .after = [&engine](std::size_t i) { engine.on_gradient(i); },
                         .place = [&engine](std::size_t i) { return engine.gradient_place(i); },
-                        .finite = [&engine](std::size_t i, const at::Tensor& g) { engine.expect_finite(i, g); }});
+                        .finite = looks ? TrainedModule::Calls::Finite(expect_finite) : nullptr});
 }
 
 Replica::~Replica() { engine_->leave(); }

@@ -210,7 +210,7 @@ void Gradients::take(std::size_t index) {
 // Whoever expects a gradient to be finite leaves room for this factor.
 bool Gradients::is_finite(std::size_t index, const at::Tensor& gradient, double factor) {
   const at::Tensor finite = std::exchange(slots_[index].finite, {});
-  return finite.defined() && factor <= kLargestFactor && gradient.is_set_to(finite);
+  return finite.defined() && gradient.defined() && factor <= kLargestFactor && gradient.is_set_to(finite);
 }
 
 void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
@@ -252,6 +252,7 @@ void Gradients::mark_ready(std::size_t index) {
 void Gradients::keep_in_place(std::size_t index) {
   Slot& slot = slots_[index];
   at::Tensor& gradient = tensor(index).mutable_grad();
+  const bool is_known = is_finite(index, gradient, 1);
   if (std::exchange(slot.is_set_aside, false)) {  // this rank has no rows: what was there counts, or zeros
     if (slot.earlier.defined()) {
       gradient = std::exchange(slot.earlier, {});
@@ -260,8 +261,7 @@ void Gradients::keep_in_place(std::size_t index) {
     }
     return;
   }
-  if (!wrong_ || is_captured_ || !gradient.defined() || wrong_->has_found(trainer_.step())) return;
-  if (is_finite(index, gradient, 1)) return;
+  if (is_known || !wrong_ || is_captured_ || !gradient.defined() || wrong_->has_found(trainer_.step())) return;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
   const auto dtype = dtype_of(values.scalar_type());
   if (!dtype) return;

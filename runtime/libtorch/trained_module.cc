@@ -167,10 +167,11 @@ at::Tensor TrainedModule::gradient_place(::torch::autograd::Node* accumulator) {
   return live ? live->place(hook->index) : at::Tensor();
 }
 
-void TrainedModule::tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient) {
+void TrainedModule::tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient,
+                                const std::function<bool()>& is_finite) {
   const PreHook* const hook = direct_hook_of(accumulator);
   const auto live = hook != nullptr ? hook->calls.lock() : nullptr;
-  if (live) live->finite(hook->index, gradient);
+  if (live && live->finite && is_finite()) live->finite(hook->index, gradient);
 }
 
 void TrainedModule::unhook() noexcept {

@@ -47,8 +47,9 @@ class TrainedModule {
     std::function<void(std::size_t index)> after;
     // Returns memory in which the whole gradient may be computed before it gets to the accumulator, or nothing.
     std::function<at::Tensor(std::size_t index)> place;
-    // Tells that the values of `gradient`, which goes to the accumulator next, are finite.
-    std::function<void(std::size_t index, const at::Tensor& gradient)> finite;
+    // Tells that the values of `gradient`, which goes to the accumulator next, are finite. Empty if nobody looks.
+    using Finite = std::function<void(std::size_t index, const at::Tensor& gradient)>;
+    Finite finite;
   };
 
   // InvalidArgument for a module that can't be trained, or that another replica trains.
@@ -82,8 +83,10 @@ class TrainedModule {
   // In a backward: where the gradient for `accumulator` may be computed, or an undefined tensor if it must not: the
   // node is not a trained parameter's accumulator, others see its gradient, or the backward is not of all parameters.
   static at::Tensor gradient_place(::torch::autograd::Node* accumulator);
-  // In a backward: tells the replica of `accumulator` that `gradient` is finite, so that the replica need not look.
-  static void tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient);
+  // In a backward: if `is_finite`, tells the replica of `accumulator` that `gradient` is, so that it need not look.
+  // Asks only if the replica would.
+  static void tell_finite(::torch::autograd::Node* accumulator, const at::Tensor& gradient,
+                          const std::function<bool()>& is_finite);
   // From now on gradients are accumulated in this thread's current stream. InvalidArgument, by the parameter's name, if
   // a graph holds its accumulator.
   void accumulate_here();
