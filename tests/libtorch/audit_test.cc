@@ -14,6 +14,7 @@
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "tests/libtorch/common.h"
 #include "tests/support/messages.h"
+#include "tests/support/wait_until.h"
 #include "tests/support/warnings.h"
 
 namespace lockstep::testing::audit_test {
@@ -406,7 +407,9 @@ TEST(Audits, RefuseRowsThatAreNotThoseOfTheBatch) {
     ++batch;
     EXPECT_EQ(batch->data.size(0), 12);
     const auto never = [](std::int64_t, std::int64_t) { return at::zeros({}); };
-    if (group->rank() != 0) return;  // it would hear of the other rank's error
+    // A later call would throw the other rank's error.
+    if (group->rank() != 0) return group->store().set("loaded", "");
+    group->store().get("loaded", Deadline::after(kPatience));
     expect_text(
         error_of([&] { ddp.backward(rows, never); }),
         {"has 12 rows of rank", "and no audit; call backward with all rows of a batch before the next batch is read"});
