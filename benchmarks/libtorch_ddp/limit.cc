@@ -102,14 +102,18 @@ void Limit::before_backward() {
   for (const at::Tensor& parameter : state_->parameters) parameter.mutable_grad().reset();
 }
 
-void Limit::after_backward(bool copies) {
+void Limit::after_backward() {
   const State& self = *state_;
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; copies && i < self.parameters.size(); ++i) self.views[i].copy_(self.parameters[i].grad());
-  self.wait();
-  self.write_means();
-  self.wait();
-  for (std::size_t i = 0; copies && i < self.parameters.size(); ++i) self.parameters[i].mutable_grad() = self.views[i];
+  for (std::size_t i = 0; i < self.parameters.size(); ++i) self.views[i].copy_(self.parameters[i].grad());
+  reduce();
+  for (std::size_t i = 0; i < self.parameters.size(); ++i) self.parameters[i].mutable_grad() = self.views[i];
+}
+
+void Limit::reduce() {
+  state_->wait();
+  state_->write_means();
+  state_->wait();
 }
 
 }  // namespace lockstep::benchmark

@@ -14,15 +14,17 @@ namespace lockstep::benchmark {
 
 class Limit {
  public:
-  // Collective: the ranks of `group` share memory through /proc. Parameters are float32, on the CPU. `name`: of one
-  // object of each rank.
+  // Collective: the ranks of `group` share memory through /proc. Parameters are float32, on the CPU. `name` is the key
+  // of the store by which the ranks meet, so a group's Limits need different names.
   Limit(const Model& model, ProcessGroup& group, const std::string& name);
   ~Limit();
   // Before backward: torch finds no gradient, so it keeps each new one without a copy.
   void before_backward();
-  // .grad is the mean over the ranks, in shared memory. Without `copies` the gradients stay where torch wrote them, and
-  // means are of what was there: the time of gradients that are computed in shared memory.
-  void after_backward(bool copies = true);
+  // .grad is the mean over the ranks, in shared memory.
+  void after_backward();
+  // Takes the means of whatever the shared memory holds: the part of after_backward() that remains if gradients are
+  // computed in shared memory.
+  void reduce();
 
  private:
   struct State;

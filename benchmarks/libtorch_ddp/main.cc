@@ -88,7 +88,7 @@ class Rank {
       Contender& bar = add("bar", model, rank);
       bar_ = std::make_unique<Limit>(*bar.problem.model, *group_, "bar");
       bar.before_backward = [this] { bar_->before_backward(); };
-      bar.after_backward = [this] { bar_->after_backward(/*copies=*/false); };
+      bar.after_backward = [this] { bar_->reduce(); };
     }
     const std::string peer = device_.is_cpu() ? "c10d" : "c10d-nccl";
     Contender& theirs = add(peer, model, rank);

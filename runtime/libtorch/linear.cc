@@ -30,20 +30,21 @@ using ::torch::autograd::variable_list;
 // autocast, which excludes its key outside of scopes, and for tangents of forward-mode differentiation.
 bool may_have_place(const at::Tensor& weight, const at::Tensor& input) {
   return at::GradMode::is_enabled() && weight.defined() && weight.dim() == 2 && weight.is_cpu() &&
-         weight.is_contiguous() && weight.numel() > 0 && weight.requires_grad() && weight.is_leaf() &&
+         (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kDouble) && weight.is_contiguous() &&
+         weight.numel() > 0 && weight.requires_grad() && weight.is_leaf() &&
          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU) && !input._fw_grad(0).defined() &&
          !weight._fw_grad(0).defined() && TrainedModule::is_trained(weight);
 }
 
-// The parameter that `weight` is, or is the transpose of: at::linear(x, parameter.t()). Nobody else may see the
-// gradient of the transpose, which is left out of the graph.
+// The parameter that `weight` is, or is the transpose of: at::linear(x, parameter.t()). The transpose is left out of
+// the graph, so it must have been in it, and nobody else may see its gradient.
 at::Tensor parameter_of(const at::Tensor& weight) {
   if (!weight.defined() || !weight.is_view() || weight.dim() != 2) return weight;
   const at::Tensor parameter(weight._base());
-  const bool is_transpose = parameter.dim() == 2 && parameter.is_leaf() && parameter.is_contiguous() &&
-                            weight.data_ptr() == parameter.data_ptr() && weight.sizes() == parameter.t().sizes() &&
-                            weight.stride(0) == 1 && weight.stride(1) == weight.size(0) && !weight.retains_grad() &&
-                            ::torch::autograd::impl::hooks(weight).empty();
+  const bool is_transpose =
+      weight.requires_grad() && parameter.dim() == 2 && parameter.is_leaf() && parameter.is_contiguous() &&
+      weight.data_ptr() == parameter.data_ptr() && weight.sizes() == parameter.t().sizes() && weight.stride(0) == 1 &&
+      weight.stride(1) == weight.size(0) && !weight.retains_grad() && ::torch::autograd::impl::hooks(weight).empty();
   return is_transpose ? parameter : weight;
 }
 

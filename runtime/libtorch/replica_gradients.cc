@@ -226,7 +226,7 @@ void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
   } else if (factor == 0) {
     view.zero_();
   } else if (factor == 1) {
-    view.copy_(gradient);  // of itself: nothing
+    view.copy_(gradient);  // nothing, if the view is the gradient itself
   } else if (gradient.dtype() == view.dtype()) {
     at::mul_out(view, gradient, at::scalar_tensor(factor, at::kDouble));
   } else {

@@ -270,17 +270,20 @@ struct Wide : nn::Module {
   nn::Linear layer = register_module("layer", nn::Linear(nn::LinearOptions(80, 60).bias(false)));
 };
 
-// What a step throws on rank 0 if its rows and the gradient of its outputs are multiplied by these.
-std::string refusal(int ranks, bool in_place, double of_rows, double of_outputs, bool keeps = false) {
+// Returns the error of a step of rank 0, in which one row and the gradient of the outputs are multiplied by two
+// factors.
+std::string refusal(int ranks, bool in_place, double of_rows, double of_outputs, bool keeps = false,
+                    at::ScalarType dtype = at::kFloat) {
   std::string thrown;
   run_torch_ranks(ranks, [&](const Group& group) {
     Wide net(in_place);
     initialize(net, 1);
+    net.to(dtype);
     libtorch::DistributedDataParallel ddp(net, group, {.not_finite = NotFinite::raise});
     const bool is_first = group->rank() == 0;
     try {
-      if (keeps) ddp(random_tensor({3, 80}, 2)).mean().backward();
-      const at::Tensor x = random_tensor({3, 80}, 3);
+      if (keeps) ddp(random_tensor({3, 80}, 2).to(dtype)).mean().backward();
+      const at::Tensor x = random_tensor({3, 80}, 3).to(dtype);
       if (is_first) x[1][5] *= of_rows;
       (ddp(x) * (is_first ? of_outputs : 1)).mean().backward();
     } catch (const std::exception& error) {
@@ -310,6 +313,15 @@ TEST(Linear, FindsNanAndInfinityWhereverTheLookAtTheGradientDoes) {
   }
 }
 
+// Of 16 bits a product overflows long before that of its factors in float32 does.
+TEST(Linear, FindsAnOverflowOf16Bits) {
+  for (const int ranks : {1, 2}) {
+    const std::string torchs = refusal(ranks, false, 1e20, 1e25, false, at::kBFloat16);
+    EXPECT_NE(torchs.find("layer.weight"), torchs.npos);
+    EXPECT_EQ(refusal(ranks, true, 1e20, 1e25, false, at::kBFloat16), torchs);
+  }
+}
+
 TEST(Linear, TakesWhatTorchTakes) {
   run_torch_ranks(2, [](const Group& group) {
     Net net(true);
@@ -325,6 +337,15 @@ TEST(Linear, TakesWhatTorchTakes) {
       EXPECT_TRUE(at::equal(libtorch::embedding(net.table->weight, numbers), net.table->forward(numbers)));
     }
     EXPECT_THROW(libtorch::linear(random_tensor({2, 5}, 1), layer->weight, layer->bias), c10::Error);
+    // Transposes that were made without a graph.
+    const at::Tensor constant = [&] {
+      const at::NoGradGuard no_grad;
+      return net.transposed.t();
+    }();
+    for (const at::Tensor& weight : {constant, net.transposed.detach().t()}) {
+      const at::Tensor x = random_tensor({2, 5}, 1);
+      EXPECT_EQ(libtorch::linear(x, weight).requires_grad(), at::linear(x, weight).requires_grad());
+    }
     const at::NoGradGuard no_grad;
     EXPECT_FALSE(libtorch::linear(random_tensor({2, 6}, 1), layer->weight).requires_grad());
   });
