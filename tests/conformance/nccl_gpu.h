@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -78,16 +79,21 @@ class NcclTest : public ::testing::Test {
     EXPECT_EQ(of_nccl_.take(), std::vector<std::string>{});
     EXPECT_EQ(of_cuda_.take(), std::vector<std::string>{});
   }
-  // The calls of the fake since the test began, or since forget_calls().
-  const std::vector<std::string>& all_calls() {
+  // The calls of the fake since the test began, or since forget_calls(); any thread of the test may ask.
+  std::vector<std::string> all_calls() {
+    const std::lock_guard lock(mutex_);
     for (std::string& call : fake_nccl::take_calls()) calls_.push_back(std::move(call));
     return calls_;
   }
   void forget_calls() {
+    const std::lock_guard lock(mutex_);
     fake_nccl::take_calls();
     calls_.clear();
   }
-  std::int64_t calls(const std::string& line) { return std::count(all_calls().begin(), all_calls().end(), line); }
+  std::int64_t calls(const std::string& line) {
+    const auto all = all_calls();
+    return std::count(all.begin(), all.end(), line);
+  }
   // That this rank's communicator has come to its end so, once: by "destroy", or by "abort" where the group has failed.
   void expect_end(int rank, const std::string& how) {
     for (const std::string one : {"destroy", "abort"}) {
@@ -96,7 +102,8 @@ class NcclTest : public ::testing::Test {
   }
   // The place of the first such call; behind all of them if there is none.
   std::ptrdiff_t place_of(const std::string& line) {
-    return std::find(all_calls().begin(), all_calls().end(), line) - calls_.begin();
+    const auto all = all_calls();
+    return std::find(all.begin(), all.end(), line) - all.begin();
   }
 
   fake_nccl::Violations of_nccl_;
@@ -104,6 +111,7 @@ class NcclTest : public ::testing::Test {
 
  private:
   bool checks_ = false;
+  std::mutex mutex_;
   std::vector<std::string> calls_;
 };
 
