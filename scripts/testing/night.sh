@@ -7,6 +7,7 @@ part() {
   local name=$1 began=$SECONDS status=0
   shift
   is_wanted "$name" || return 0
+  if [[ $1 == scripts/test ]]; then need_release; fi
   say "$name"
   ("$@") || status=$?
   if ((status != 0)); then failures+=("$name"); fi
