@@ -8,10 +8,10 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "runtime/device/not_finite.h"
 #include "runtime/libtorch/node.h"
 #include "runtime/libtorch/trained_module.h"
 
@@ -49,8 +49,9 @@ at::Tensor parameter_of(const at::Tensor& weight) {
 }
 
 double largest(const at::Tensor& values) {
-  const auto [least, most] = at::aminmax(values);  // NaN, if one of them is
-  return std::max(-least.item<double>(), most.item<double>());
+  const at::Tensor dense = values.is_non_overlapping_and_dense() ? values : values.contiguous();
+  return largest_magnitude(dense.data_ptr(), dense.numel(),
+                           dense.scalar_type() == at::kFloat ? DType::f32 : DType::f64);
 }
 
 // Whether no sum of `count` products of a value of each tensor is NaN or infinite, also if `gradient`, which has these

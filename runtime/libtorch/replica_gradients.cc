@@ -2,6 +2,7 @@
 #include "runtime/libtorch/replica_gradients.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +25,14 @@ namespace {
 bool is_zero(const at::Tensor& dense) {
   const auto* const bytes = static_cast<const char*>(dense.data_ptr());
   return dense.nbytes() == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, dense.nbytes() - 1) == 0);
+}
+
+// Whether write_product() does what torch's operators would do. Torch's have all threads of the program; and a gradient
+// that lies in `view` already is only read, by whoever looks whether it is finite.
+bool is_one_pass(const at::Tensor& view, const at::Tensor& gradient, double factor) {
+  const bool is_known = view.scalar_type() == at::kFloat || view.scalar_type() == at::kDouble;
+  return is_known && view.is_cpu() && gradient.dtype() == view.dtype() && gradient.strides() == view.strides() &&
+         !gradient.is_neg() && (factor != 1 || gradient.data_ptr() != view.data_ptr()) && at::get_num_threads() == 1;
 }
 
 }  // namespace
@@ -199,7 +208,7 @@ void Gradients::take(std::size_t index) {
     Slot& slot = slots_[index];
     is_finite = !is_captured_ && this->is_finite(index, gradient, factor());
     if (slot.is_placed && gradient.is_set_to(slot.view)) gradient = slot.view;
-    write(slot.view, gradient);
+    is_finite |= write(slot.view, gradient);
   }
   put_in_order(here, stream_);  // mark_ready() sends the view in the step's stream
   slots_[index].is_taken = true;
@@ -213,11 +222,11 @@ bool Gradients::is_finite(std::size_t index, const at::Tensor& gradient, double 
   return finite.defined() && gradient.defined() && factor <= kLargestFactor && gradient.is_set_to(finite);
 }
 
-void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
+bool Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
   if (is_captured_) {
     const bool is_narrow = size_of(*dtype_of(gradient.scalar_type())) == 2;
     at::mul_out(view, is_narrow ? gradient.to(at::kFloat) : gradient, scale_);  // 16 bits would round the scale, too
-    return;
+    return false;
   }
   const double factor = this->factor();
   if (!trainer_.reducer()->overwrites()) {
@@ -225,6 +234,8 @@ void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
     if (factor > 0) view.add_(gradient, factor);
   } else if (factor == 0) {
     view.zero_();
+  } else if (is_one_pass(view, gradient, factor)) {
+    return write_product(view.data_ptr(), gradient.data_ptr(), view.numel(), *dtype_of(view.scalar_type()), factor);
   } else if (factor == 1) {
     view.copy_(gradient);  // nothing, if the view is the gradient itself
   } else if (gradient.dtype() == view.dtype()) {
@@ -232,6 +243,7 @@ void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
   } else {
     view.copy_(gradient).mul_(factor);  // a product of 16 bits would be rounded to them
   }
+  return false;
 }
 
 void Gradients::bring(std::size_t index, const at::Tensor& gradient) {

@@ -109,7 +109,8 @@ class Gradients {
   void keep_in_place(std::size_t index);
   // The factor by which a gradient is multiplied.
   double factor() const;
-  void write(at::Tensor& view, const at::Tensor& gradient) const;
+  // Returns true if all that it has written is known to be finite.
+  bool write(at::Tensor& view, const at::Tensor& gradient) const;
   void mark_ready(std::size_t index);
   // Whether `gradient` is the one of expect_finite(), and stays finite if it is multiplied by `factor`.
   bool is_finite(std::size_t index, const at::Tensor& gradient, double factor);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -181,6 +182,65 @@ TEST(FirstNotFinite, IsFoundAtEveryPlaceInEveryType) {
   for (const DType dtype : {DType::i32, DType::i64, DType::u8}) {
     EXPECT_EQ(first_not_finite_on_host(integers.data(), 8, dtype), kAllFinite);
   }
+}
+
+// At every place: a number that is not finite, and one that only its product with the factor makes so.
+template <typename T>
+void expect_products(DType dtype) {
+  using Limits = std::numeric_limits<T>;
+  constexpr std::int64_t kCount = 1000;
+  const double factor = 3.1;
+  std::vector<T> values, products(kCount), expected;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    values.push_back(static_cast<T>((i - 500) * 1.7e-3));
+    expected.push_back(values.back() * static_cast<T>(factor));
+  }
+  EXPECT_TRUE(write_product(products.data(), values.data(), kCount, dtype, factor));
+  EXPECT_EQ(products, expected);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (const T bad : {Limits::quiet_NaN(), -Limits::infinity(), Limits::max() / 2}) {
+      const T before = std::exchange(values[i], bad);
+      EXPECT_FALSE(write_product(products.data(), values.data(), kCount, dtype, factor));
+      EXPECT_TRUE(write_product(products.data(), values.data(), static_cast<std::int64_t>(i), dtype, factor));
+      values[i] = before;
+    }
+  }
+  EXPECT_TRUE(write_product(values.data(), values.data(), kCount, dtype, factor));
+  EXPECT_EQ(values, expected) << "in place";
+  EXPECT_TRUE(write_product(values.data(), values.data(), 0, dtype, factor));
+}
+
+TEST(WriteProduct, TellsOfEachThatIsNotFinite) {
+  expect_products<float>(DType::f32);
+  expect_products<double>(DType::f64);
+}
+
+template <typename T>
+void expect_largest(DType dtype) {
+  using Limits = std::numeric_limits<T>;
+  std::vector<T> values(700, T{-0.0});
+  const auto largest = [&] {
+    return largest_magnitude(values.data(), static_cast<std::int64_t>(values.size()), dtype);
+  };
+  EXPECT_EQ(largest(), 0);
+  EXPECT_EQ(largest_magnitude(values.data(), 0, dtype), 0);
+  for (T& value : values) {
+    for (const T one : {Limits::denorm_min(), T{-2.5}, Limits::lowest(), -Limits::infinity()}) {
+      value = one;
+      EXPECT_EQ(largest(), std::abs(one));
+    }
+    value = -Limits::quiet_NaN();
+    EXPECT_TRUE(std::isnan(largest()));
+    value = 0;
+  }
+  values[3] = Limits::infinity();
+  values[600] = Limits::quiet_NaN();
+  EXPECT_TRUE(std::isnan(largest())) << "NaN is behind infinity";
+}
+
+TEST(LargestMagnitude, IsThatOfAnySignAndShowsWhatIsNotFinite) {
+  expect_largest<float>(DType::f32);
+  expect_largest<double>(DType::f64);
 }
 
 TEST(FirstNotFinite, OfTheRuntimeKeepsTheLeastThatItHasSeen) {
