@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <new>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -31,6 +33,17 @@ void OwnerProcess::count_fork() noexcept {
   parent_pid.store(own_pid.load());
   own_pid.store(::getpid());
   forks_so_far_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void OwnerProcess::keep(const void* object) noexcept {
+  struct Kept {
+    const void* object;
+    Kept* next;
+  };
+  static std::atomic<Kept*> last{nullptr};
+  auto* const kept = new (std::nothrow) Kept{object, last.load()};
+  while (kept != nullptr && !last.compare_exchange_weak(kept->next, kept)) {
+  }
 }
 
 void OwnerProcess::refuse(std::string_view operation) const {

@@ -33,6 +33,8 @@ class LOCKSTEP_API OwnerProcess {
   }
   // Counts a fork; pthread_atfork() registers count_fork() to run in each forked child.
   static void count_fork() noexcept;
+  // Keeps a pointer to `object`, which this process will never delete, so that a leak checker takes it for used.
+  static void keep(const void* object) noexcept;
 
  private:
   [[noreturn]] void refuse(std::string_view operation) const;
@@ -50,7 +52,7 @@ struct DeleteInOwner {
 
   template <typename T>
   void operator()(T* object) const {
-    if (owner.is_here()) delete object;
+    owner.is_here() ? delete object : OwnerProcess::keep(object);
   }
 };
 template <typename T>
@@ -67,7 +69,7 @@ template <typename T>
 std::shared_ptr<T> released_by_owner(std::shared_ptr<T> object) {
   T* const face = object.get();
   return {face, [owner = OwnerProcess(), kept = std::move(object)](T*) mutable {
-            if (!owner.is_here()) static_cast<void>(new std::shared_ptr<T>(kept));
+            if (!owner.is_here()) OwnerProcess::keep(new std::shared_ptr<T>(kept));
             kept.reset();
           }};
 }
