@@ -107,4 +107,15 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
                   context.roster.size(), passed_over));
 }
 
+void announce_backend(std::string_view name, const GroupContext& context) {
+  if (context.roster.size() == 1) return;
+  const rendezvous::Member& self = context.roster[static_cast<std::size_t>(context.identity.rank)];
+  const std::string own = fmt::format("'{}' by {}", own_name(name), self.describe());
+  const std::string first = context.store->compare_set("backend/first", "", own);
+  if (first.substr(0, first.find(' ')) == own.substr(0, own.find(' '))) return;
+  throw Mismatch(fmt::format(
+      "init_process_group: the ranks ask for different backends: {}, {}; give all ranks the same backend, or 'auto'",
+      first, own));
+}
+
 }  // namespace lockstep

@@ -27,4 +27,8 @@ void require_known_backend(std::string_view name, std::span<const Backend> candi
 BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context,
                              const Deadline& deadline);
 
+// Leaves `name` in the context's store as the backend that this rank will use, without waiting for the others. Throws
+// Mismatch if another rank has left another one: each of them would wait for ranks that never come.
+void announce_backend(std::string_view name, const GroupContext& context);
+
 }  // namespace lockstep

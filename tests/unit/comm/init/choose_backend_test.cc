@@ -138,6 +138,17 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
   expect_messages("x and y", choices_of_two({"x", both}, {"y", both}));
 }
 
+TEST(AnnounceBackend, RefusesAnotherThanTheFirst) {
+  GroupContext context = context_of({"a", "b"});
+  announce_backend("tcp", context);
+  context.identity.rank = 1;
+  announce_backend("gloo", context);  // the same
+  announce_backend("tcp", context);
+  for (const char* name : {"shm", "tcp2", "t"}) {
+    expect_message("comm", name, error_of<Mismatch>([&] { announce_backend(name, context); }));
+  }
+}
+
 TEST(ChooseBackend, TheBuiltInOnesServeAnyNumberOfRanks) {
   EXPECT_EQ(choice_of("auto", backends(), context_of({"a"})), "single");
   EXPECT_EQ(choice_of("auto", backends(), context_of({"a", "a"})), "shm");
