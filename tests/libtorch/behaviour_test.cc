@@ -20,6 +20,15 @@ at::Tensor slope_of(const Forward& forward, const at::Tensor& x) {
   return ::torch::autograd::grad({forward(input).sum()}, {input}, {}, true, /*create_graph=*/true)[0];
 }
 
+// The identity, whose gradient has memory of the opposite sign, as those of conjugates may have.
+struct Turned : ::torch::autograd::Function<Turned> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   const ::torch::autograd::variable_list& gradients) {
+    return {at::_neg_view(gradients[0].neg())};
+  }
+};
+
 // The same loss on 2 ranks of 5 and 2 rows has the gradients of one process.
 TEST(Gradients, OfLossesOfAnyKind) {
   const std::map<std::string, std::function<at::Tensor(const Forward&, Net&, const at::Tensor&)>> losses{
@@ -35,6 +44,11 @@ TEST(Gradients, OfLossesOfAnyKind) {
       {"a penalty on the parameters",
        [](const auto& forward, Net& net, const at::Tensor& x) {
          return squares(forward(x)) + net.a->weight.square().sum() * 0.1;
+       }},
+      {"a gradient that is to be negated when it is read",
+       [](const auto& forward, Net& net, const at::Tensor& x) {
+         net.use_side = false;
+         return squares(forward(x)) + Turned::apply(net.side->weight).square().sum() * squares(x);
        }},
       {"a penalty on the gradient of the input alone",
        [](const auto& forward, Net&, const at::Tensor& x) { return slope_of(forward, x).square().sum(1).mean(); }},
