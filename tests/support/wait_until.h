@@ -12,7 +12,7 @@
 namespace lockstep::testing {
 
 // The hard limit of a wait in a test: far above what it takes, so that only a hang meets it.
-inline constexpr std::chrono::seconds kPatience{40};
+inline constexpr std::chrono::seconds kPatience{100};
 
 // Asks until `condition` holds; false if the deadline passed first.
 inline bool wait_until(const std::function<bool()>& condition, const Deadline& deadline = Deadline::after(kPatience)) {
