@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <future>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/quiet_thread.h"
@@ -74,6 +75,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
+      if (std::string_view(own.what()) == lost.what()) throw;
       throw_again(lost, fmt::format("{}; {}", lost.what(), own.what()));
     }
     throw;
