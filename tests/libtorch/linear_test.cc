@@ -50,10 +50,9 @@ class Placed {
  public:
   Placed() {
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& call) {
-                                           if (std::string_view(call.name()) == "aten::mm" && call.inputs().size() == 3)
-                                             ++count_;
-                                           return std::unique_ptr<at::ObserverContext>();
-                                         }).needsInputs(true));
+      if (std::string_view(call.name()) == "aten::mm" && call.num_inputs() == 3) ++count_;
+      return std::unique_ptr<at::ObserverContext>();
+    }));
     count_ = 0;
   }
   ~Placed() { at::removeCallback(handle_); }
