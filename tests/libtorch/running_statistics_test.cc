@@ -358,6 +358,7 @@ Tensors state_of_constant_losses(int ranks) {
       const at::Tensor y = ddp(random_tensor({end - begin, 3}, static_cast<std::uint64_t>(first)));
       return first == 0 ? y.square().mean() : at::ones({}).requires_grad_() * 2;
     });
+    if (group->rank() != 0) return;
     state = state_of(*model);
     for (const auto& parameter : model->named_parameters())
       state["of " + parameter.key()] = parameter.value().grad().clone();
