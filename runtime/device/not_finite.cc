@@ -59,7 +59,7 @@ LOCKSTEP_VECTOR_CLONES bool multiply(T* to, const T* from, std::int64_t count, T
   return !Format<Bits>{exponent, one}.has_carried(carries);
 }
 
-// As integers, magnitudes are in the order of the numbers, infinity behind the finite ones and NaN behind that.
+// As integers, magnitudes have the order of the numbers: the finite ones, then infinity, then NaN.
 template <typename Bits>
 LOCKSTEP_VECTOR_CLONES Bits largest_of(const Bits* numbers, std::int64_t count, Bits magnitude) {
   Bits largest = 0;

@@ -164,7 +164,7 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   if (identity.rank == 0 && !device.why_not_gpu.empty()) {
     log_info("device cpu (auto; {})", device.why_not_gpu.substr(0, device.why_not_gpu.find(';')));
   }
-  // What is asked for by name, before ranks wait for each other to choose together.
+  // A name is announced before the ranks wait for each other to choose together.
   if (options.backend != "auto") announce_backend(options.backend, context);
   BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   if (options.backend == "auto") announce_backend(choice.backend->name, context);

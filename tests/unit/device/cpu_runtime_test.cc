@@ -235,7 +235,7 @@ void expect_largest(DType dtype) {
   }
   values[3] = Limits::infinity();
   values[600] = Limits::quiet_NaN();
-  EXPECT_TRUE(std::isnan(largest())) << "NaN is behind infinity";
+  EXPECT_TRUE(std::isnan(largest())) << "NaN is more than infinity";
 }
 
 TEST(LargestMagnitude, IsThatOfAnySignAndShowsWhatIsNotFinite) {
