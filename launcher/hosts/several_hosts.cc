@@ -13,6 +13,7 @@
 #include "launcher/hosts/agent_input.h"
 #include "launcher/hosts/join_job.h"
 #include "launcher/run/host_parts.h"
+#include "launcher/verdict/verdict_record.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/host.h"
@@ -50,6 +51,7 @@ class HostOfSeveral {
                                       std::function<RankFacts(int rank)> facts);
   bool joins_again();
   int say_store_is_gone(const std::string& how);
+  void correct_verdict(const JobPlan& end);
 
   RunOptions options_;
   const Environment& environment_;
@@ -62,7 +64,8 @@ class HostOfSeveral {
   std::unique_ptr<AgentLink> agents_;
   Preparation preparation_;
   RestartPolicy restarts_;
-  int starts_ = 0;  // number of starts of this host
+  int starts_ = 0;         // number of starts of this host
+  int awaited_after_ = 0;  // the start whose verdict, written here, says that another one follows; 0: none
 };
 
 HostOfSeveral::HostOfSeveral(RunOptions options, const Environment& environment, AgentInput* input)
@@ -95,7 +98,10 @@ int HostOfSeveral::run() {
     for (const auto& problem : plan.problems) {
       if (speaks) parts_.console.message(problem);
     }
-    if (plan.hosts.empty()) break;
+    if (plan.hosts.empty()) {
+      correct_verdict(plan);
+      break;
+    }
     const StartOutcome outcome = start_ranks(plan);
     code = outcome.exit_code;
     if (outcome.is_hurried) others_leave = options_.grace;
@@ -103,11 +109,13 @@ int HostOfSeveral::run() {
       agents_->cancel_next_start({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
+    awaited_after_ = agents_->node_rank() == 0 ? plan.start + 1 : 0;
     const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
       const JobPlan end = agents_->stop(*signal);
       code = end.exit_code;
       for (const auto& text : end.problems) parts_.console.message(text);
+      correct_verdict(end);
       break;
     }
   }
@@ -117,6 +125,12 @@ int HostOfSeveral::run() {
   agents_.reset();
   if (stores_) stores_->wait_until_idle(Deadline::after(others_leave));
   return code;
+}
+
+void HostOfSeveral::correct_verdict(const JobPlan& end) {
+  if (awaited_after_ == 0) return;
+  const auto why = fmt::format("{}", fmt::join(end.problems, "; "));
+  end_after_verdict(options_.log_dir, awaited_after_, end.exit_code, why, parts_.console);
 }
 
 void HostOfSeveral::join() {

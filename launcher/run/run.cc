@@ -112,6 +112,10 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   say_before_the_start(options, preparation, environment, parts.console);
   RestartPolicy restarts(options.max_restarts, false);
   const int requeue = requeue_exit_code(environment);
+  const auto end_here = [&](int exit_code, const std::string& why) {
+    end_after_verdict(options.log_dir, contract.start(), exit_code, why, parts.console);
+    return complain(exit_code, why);
+  };
   while (true) {
     const auto outcome = start_ranks(options, preparation, job_options, environment, parts, stores, restarts, news);
     if (!outcome.again) {
@@ -119,14 +123,14 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
       return outcome.exit_code;
     }
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts.signals.pause(*outcome.again)) {
-      return complain(requeue,
+      return end_here(requeue,
                       fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));
     }
     try {
       preparation = prepare(options, environment, parts.guardian);
-      if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
+      if (preparation.program.path.empty()) return end_here(preparation.program.exit_code, preparation.program.problem);
     } catch (const InvalidArgument& error) {  // this host has become unfit: another one may be fit
-      return complain(requeue, fmt::format("{}; exit code {}", error.what(), requeue));
+      return end_here(requeue, fmt::format("{}; exit code {}", error.what(), requeue));
     }
     contract.hosts.front().ranks = preparation.count.ranks;
     ++contract.restarts;

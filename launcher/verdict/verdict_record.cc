@@ -10,6 +10,7 @@
 #include "launcher/base/system.h"
 #include "launcher/output/log_folder.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
@@ -56,6 +57,19 @@ Json first_json(const VerdictRecord::FirstFailure& first) {
   return json;
 }
 
+std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+// Writes `json` to the start's folder and to `log_dir`.
+void write_verdict(const std::string& log_dir, int start, const std::string& json, Console& console) {
+  try {
+    write_file(verdict_file(log_folder(log_dir, start)), json);
+    write_file(verdict_file(log_dir), json);
+  } catch (const Error& error) {
+    console.message(fmt::format("the verdict could not be written to {}: {}; make room, or give another --log-dir",
+                                verdict_file(log_dir), error.what()));
+  }
+}
+
 }  // namespace
 
 std::string as_json(const VerdictRecord& record, const std::string& run_id, int start) {
@@ -78,7 +92,7 @@ std::string as_json(const VerdictRecord& record, const std::string& run_id, int 
     one["killed_by_launcher"] = rank.killed;
     json["consequences"].push_back(std::move(one));
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text_of(json);
 }
 
 std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_dir, const std::string& run_id,
@@ -87,17 +101,20 @@ std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_
   const std::string path = verdict_file(log_dir);
   // Another job's verdict must not be read as this one's.
   if (start == 1 && unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
-  return [path, of_start = verdict_file(log_folder(log_dir, start)), run_id, start,
-          &console](const VerdictRecord& record) {
-    try {
-      const std::string json = as_json(record, run_id, start);
-      write_file(of_start, json);
-      write_file(path, json);
-    } catch (const Error& error) {
-      console.message(fmt::format("the verdict could not be written to {}: {}; make room, or give another --log-dir",
-                                  path, error.what()));
-    }
+  return [log_dir, run_id, start, &console](const VerdictRecord& record) {
+    write_verdict(log_dir, start, as_json(record, run_id, start), console);
   };
+}
+
+void end_after_verdict(const std::string& log_dir, int start, int exit_code, const std::string& why, Console& console) {
+  if (log_dir.empty()) return;
+  const std::string text = read_regular(verdict_file(log_folder(log_dir, start)), std::size_t{1} << 24);
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return;
+  json["exit_code"] = exit_code;
+  json["starts_again"] = false;
+  json["summary"] = fmt::format("{}; {}", json.value("summary", ""), why);
+  write_verdict(log_dir, start, text_of(json), console);
 }
 
 }  // namespace lockstep::launcher

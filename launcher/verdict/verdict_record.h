@@ -50,4 +50,8 @@ std::string as_json(const VerdictRecord& record, const std::string& run_id, int 
 std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_dir, const std::string& run_id,
                                                          int start, Console& console);
 
+// Corrects the verdict of `start`, after which the ranks should have been started again and were not: `exit_code` is
+// the job's, and the summary then ends with `why`. Does nothing for an empty `log_dir`, or if no verdict was written.
+void end_after_verdict(const std::string& log_dir, int start, int exit_code, const std::string& why, Console& console);
+
 }  // namespace lockstep::launcher

@@ -100,7 +100,7 @@ std::string describe_peer(int fd) noexcept {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
     if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      return fmt::format("a peer that is gone (socket {})", fd);
+      return "a peer that is gone";
     }
     if (address.ss_family != AF_UNIX) return describe_address(reinterpret_cast<const sockaddr*>(&address), size);
     ucred credentials{};

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/procfs.h"
 #include "runtime/base/unique_fd.h"
@@ -85,13 +86,22 @@ TEST_F(RestartedJob, OfWhichAllRanksAreKilledAsSoonAsTheyAreAStepFurtherIsStarte
 }
 
 TEST_F(RestartedJob, IsEndedByASignalBetweenTwoStarts) {
-  Process running(
-      {.command = job(2, program("stuck"), restarts(100)), .environment = {{"LOCKSTEP_TEST_FAIL_AT", "137"}}});
+  Process running({.command = job(2, program("stuck"), joined({"--log-dir", file("log")}, restarts(100))),
+                   .environment = {{"LOCKSTEP_TEST_FAIL_AT", "137"}}});
   ASSERT_TRUE(running.await_output("steps done; in 2 s\n"));
   running.send(SIGTERM);
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts; exit code 75"));
+  for (const auto& path : {file("log/verdict.json"), file("log/start3/verdict.json")}) {
+    std::ifstream in(path);
+    const auto verdict = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_TRUE(verdict.is_object()) << path;
+    EXPECT_EQ(verdict["starts_again"], false);
+    EXPECT_EQ(verdict["exit_code"], 75);
+    EXPECT_EQ(verdict["start"], 3);
+    EXPECT_THAT(verdict["summary"], EndsWith("; stopped by SIGTERM between two starts; exit code 75"));
+  }
 }
 
 // Between the verdict and the next start the launcher waits for whoever reads its output.

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "launcher/base/exit_codes.h"
 #include "runtime/job/exit_code.h"
@@ -376,7 +377,7 @@ TEST_F(RestartedHosts, OfAFixedNumberWaitForAnotherInThePlaceOfTheLost) {
 }
 
 TEST_F(RestartedHosts, ThatWaitForAnotherAreEndedByASignalToOneOfThem) {
-  train({"--max-restarts", "1"});
+  train({"--max-restarts", "1", "--tee", "--log-dir", (folder_ / "log").string()});
   kill_launcher(2);
   ASSERT_TRUE(launchers_[0].await_output("waiting for 1 host"));
   // Of which launcher does not matter.
@@ -386,6 +387,12 @@ TEST_F(RestartedHosts, ThatWaitForAnotherAreEndedByASignalToOneOfThem) {
     EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
     EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts"));
   }
+  std::ifstream in(folder_ / "log/verdict.json");
+  const auto verdict = nlohmann::json::parse(in, nullptr, false);
+  ASSERT_TRUE(verdict.is_object());
+  EXPECT_EQ(verdict["starts_again"], false);
+  EXPECT_EQ(verdict["exit_code"], kExitRequeue);
+  EXPECT_THAT(verdict["summary"], HasSubstr("; stopped by SIGTERM between two starts"));
   EXPECT_TRUE(live_ranks().empty());
 }
 
