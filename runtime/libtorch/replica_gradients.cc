@@ -143,14 +143,33 @@ void Gradients::begin_in_current_stream() {
 // The earlier gradient may lie there. A device's streams would have to be put in order first.
 at::Tensor Gradients::place(std::size_t index) {
   Slot& slot = slots_[index];
-  if (is_on_device() || trainer_.is_alone() || slot.is_placed || slot.is_taken || !trainer_.reducer()->overwrites() ||
-      slot.view.scalar_type() != tensor(index).scalar_type() || !slot.view.is_contiguous() ||
-      trainer_.is_declared_unused(static_cast<int>(index))) {
+  if (is_on_device() || slot.is_placed || slot.is_taken) return {};
+  if (trainer_.is_alone()) return place_alone(index);
+  if (!trainer_.reducer()->overwrites() || slot.view.scalar_type() != tensor(index).scalar_type() ||
+      !slot.view.is_contiguous() || trainer_.is_declared_unused(static_cast<int>(index))) {
     return {};
   }
   set_aside(index);
   slot.is_placed = true;
   return slot.view.detach();
+}
+
+// The memory of .grad if that is zeros, to which torch would add; without a .grad that of the last one, unless the
+// program still has it.
+at::Tensor Gradients::place_alone(std::size_t index) {
+  at::Tensor& gradient = tensor(index).mutable_grad();
+  if (**trainer_.weight() == 0 || shards_.are_cut() || !tensor(index).is_contiguous()) return {};
+  Slot& slot = slots_[index];
+  if (gradient.defined()) {
+    const bool is_plain = gradient.layout() == at::kStrided && gradient.is_contiguous() && !gradient.is_neg() &&
+                          gradient.dtype() == tensor(index).dtype();
+    if (!is_plain || !is_zero(gradient)) return {};
+    slot.own = std::exchange(gradient, at::Tensor());
+  } else if (!slot.own.defined() || slot.own.storage().use_count() > 1) {
+    slot.own = at::empty(tensor(index).sizes(), tensor(index).options());
+  }
+  slot.is_placed = true;
+  return slot.own.detach();
 }
 
 void Gradients::prepare(std::size_t index, bool has_gradient) {

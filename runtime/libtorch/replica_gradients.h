@@ -47,8 +47,9 @@ class Gradients {
 
   // Begins the Trainer's micro-batch in the current stream. The first time it is collective, unless no arena is needed.
   void begin();
-  // Where the gradient of a parameter may be computed: its place in the arena, of which one node of the graph may take
-  // the first value. Undefined if the gradient must be computed elsewhere, and added or converted.
+  // Where the gradient of a parameter may be computed: its place in the arena or, without an arena, memory that is kept
+  // from step to step. One node of the graph may take the first value there. Undefined if the gradient must be computed
+  // elsewhere, and added or converted.
   at::Tensor place(std::size_t index);
   // `gradient` is finite. If it, and nothing else, gets to .grad, nobody looks there for NaN and infinity.
   void expect_finite(std::size_t index, const at::Tensor& gradient) { slots_[index].finite = gradient.detach(); }
@@ -90,6 +91,7 @@ class Gradients {
     at::Tensor result = {};
     at::Tensor earlier = {};    // .grad of earlier steps, from the step's first gradient until its end; undefined if 0
     at::Tensor scratch = {};    // on a device: memory for `earlier`
+    at::Tensor own = {};        // without an arena: the memory that place() has given last
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     // A gradient that is known to be finite, of this micro-batch. As it holds the memory, torch adds nothing there.
     at::Tensor finite = {};
@@ -103,6 +105,7 @@ class Gradients {
 
   void plan();
   bool lies_in_arena(std::size_t index) const;
+  at::Tensor place_alone(std::size_t index);
   // Takes out of .grad the gradient that earlier steps have left there and the program has not cleared.
   void set_aside(std::size_t index);
   void begin_in_current_stream();

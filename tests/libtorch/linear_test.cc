@@ -80,9 +80,9 @@ struct Program {
   std::function<void(Ddp&, int step)> gradients = [](Ddp& ddp, int step) {
     ddp(words(ddp.group()->rank(), step)).square().mean().backward();
   };
-  bool keeps_gradients = false;
-  int least = 12, most = 12;  // gradients in their places in three steps: of 4 layers
-  int alone = 0;              // on one rank, which has places only where it accumulates
+  enum { none, zeroed, kept } earlier = none;  // what becomes of earlier steps' gradients
+  int least = 12, most = 12;                   // gradients in their places in three steps: of 4 layers
+  int alone = -1;                              // on one rank, where that differs
 };
 
 struct Result {
@@ -98,7 +98,11 @@ Result train(const Group& group, const Program& program, bool in_place) {
   ::torch::optim::SGD sgd(ddp.parameters(), 0.1);
   const Placed placed;
   for (int step = 0; step < 3; ++step) {
-    if (!program.keeps_gradients) sgd.zero_grad();
+    for (const at::Tensor& parameter : ddp.parameters()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (program.earlier == Program::none) gradient.reset();
+      if (program.earlier == Program::zeroed && gradient.defined()) gradient.zero_();
+    }
     program.gradients(ddp, step);
     EXPECT_EQ(ddp.steps(), step + 1) << program.name;
     sgd.step();
@@ -124,7 +128,8 @@ std::vector<Program> programs() {
       {.name = "without overlap", .options = {.overlap = false}, .least = 0, .most = 0},
       {.name = "weight of outputs", .options = {.weight_outputs = true}},
       {.name = "sums", .options = {.loss = Loss::sum}},
-      {.name = "gradients that are kept", .keeps_gradients = true},
+      {.name = "gradients that are zeroed", .earlier = Program::zeroed},
+      {.name = "gradients that are kept", .earlier = Program::kept, .alone = 4},
       {.name = "micro-batches",
        .gradients =
            [](Ddp& ddp, int step) {
@@ -133,8 +138,7 @@ std::vector<Program> programs() {
                loss_of(ddp, step).backward();
              }
              loss_of(ddp, step + 3).backward();
-           },
-       .alone = 12},
+           }},
       {.name = "the graph twice",
        .gradients =
            [](Ddp& ddp, int step) {
@@ -145,8 +149,7 @@ std::vector<Program> programs() {
              }
              ddp.set_weight(5);
              loss.backward();
-           },
-       .alone = 12},
+           }},
       {.name = "autograd::grad before",
        .gradients =
            [](Ddp& ddp, int step) {
@@ -189,11 +192,39 @@ TEST(Linear, HasTheBitsOfTorchWhateverElseAProgramDoes) {
         const Result ours = train(group, program, true);
         EXPECT_EQ(torchs.placed, 0) << program.name;
         EXPECT_TRUE(same_bits(ours.weights, torchs.weights)) << program.name << ", " << ranks << " ranks";
-        EXPECT_GE(ours.placed, ranks == 1 ? program.alone : program.least) << program.name;
-        EXPECT_LE(ours.placed, ranks == 1 ? program.alone : program.most) << program.name;
+        const bool differs = ranks == 1 && program.alone >= 0;
+        EXPECT_GE(ours.placed, differs ? program.alone : program.least) << program.name;
+        EXPECT_LE(ours.placed, differs ? program.alone : program.most) << program.name;
       });
     }
   }
+}
+
+TEST(Linear, OfOneRankHasItsGradientInTheSameMemoryUnlessTheProgramHasKeptThat) {
+  run_torch_ranks(1, [](const Group& group) {
+    Net net(true);
+    initialize(net, 1);
+    Ddp ddp(net, group);
+    const auto step = [&] {
+      loss_of(ddp, 0).backward();
+      return net.a->weight.grad();
+    };
+    at::Tensor first = step();
+    const void* const place = first.data_ptr();
+    const at::Tensor copy = first.clone();
+    for (const bool is_zeroed : {false, true}) {
+      first.reset();
+      at::Tensor& gradient = net.a->weight.mutable_grad();
+      is_zeroed ? (void)gradient.zero_() : gradient.reset();
+      first = step();
+      EXPECT_EQ(first.data_ptr(), place) << is_zeroed;
+      EXPECT_TRUE(at::equal(first, copy));
+    }
+    net.a->weight.mutable_grad().reset();
+    EXPECT_NE(step().data_ptr(), place);
+    EXPECT_TRUE(at::equal(first, copy));
+    EXPECT_TRUE(at::equal(net.a->weight.grad(), copy));
+  });
 }
 
 TEST(Linear, LeavesAHookTheGradientOfThisRank) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear and embedding layers whose weight's gradient is computed in its place in the Reducer's memory. With torch's
-// own operators a gradient is computed in memory of its own, and copied to that place.
+// Linear and embedding layers whose weight's gradient is computed in its place in the Reducer's memory, or with one
+// rank in memory that stays. With torch's own operators a gradient is computed in memory of its own, and copied there.
 //
 //   namespace ls = lockstep::libtorch;
 //   at::Tensor forward(at::Tensor x) {
 //     x = at::relu(ls::linear(x, first->weight, first->bias));   // in place of first->forward(x)
 //
 // Outputs and gradients have the bits of at::linear and at::embedding. A gradient is computed in its place if
-//   - a DistributedDataParallel of several ranks on CPUs trains the weight, with DdpOptions::overlap;
+//   - a DistributedDataParallel on CPUs trains the weight, with DdpOptions::overlap;
 //   - the weight is a parameter itself, or parameter.t(), of float32 or float64, whose rows are contiguous; not a cast
 //     (Autocast) or another view;
 //   - no hook was registered on the weight, and backward() computes the gradients of all parameters;
-//   - the micro-batch is the first of its step, or a fixed micro-batch.
+//   - the micro-batch is the first of its step, or a fixed micro-batch; and with one rank .grad is undefined or zeros.
 // Otherwise, and for the second use of a weight in one loss (tied weights), the gradient is copied, as with torch's
 // operators.
 //
