@@ -33,6 +33,21 @@
 #include "runtime/snapshot/snapshot_writer.h"
 
 namespace lockstep {
+namespace {
+
+// Returns whether the group has failed, also if the program has caught the exception that said so.
+bool has_failed(ProcessGroup& group) {
+  try {
+    group.progress();
+    return false;
+  } catch (const InvalidArgument&) {  // in a child of fork()
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+}  // namespace
 
 using checkpoint::SnapshotValues;
 
@@ -208,7 +223,7 @@ BasicSnapshots::~BasicSnapshots() {
   try {
     // First save the step that `rescue` keeps, because the items still have the state of that step. The group may have
     // failed.
-    if (impl_->unwinding.is_unwinding()) {
+    if (impl_->unwinding.is_unwinding() || has_failed(*impl_->group)) {
       impl_->writer.give_up();
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
     } else if (impl_->rescue.step() != impl_->saved_for_stop) {

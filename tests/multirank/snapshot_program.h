@@ -147,9 +147,10 @@ inline Outcome run(int ranks, const fs::path& folder, std::int64_t stop, const S
   return run_on(std::vector(static_cast<std::size_t>(ranks), folder), stop, options, shard);
 }
 
-// Rank `dead` leaves after `at_step`, as a rank that dies does for the others; they unwind.
+// Rank `dead` leaves after `at_step`, as a rank that dies does for the others; they unwind, or catch the error and end.
 inline void run_until_lost(const std::vector<fs::path>& disks, int dead, std::int64_t at_step,
-                           const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none) {
+                           const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none,
+                           bool catches = false) {
   EXPECT_ANY_THROW(run_ranks(static_cast<int>(disks.size()), [&](const Group& group) {
     SnapshotOptions own = options;
     own.rescue = options.rescue && group->rank() != dead;  // a dead rank saves nothing
@@ -158,7 +159,8 @@ inline void run_until_lost(const std::vector<fs::path>& disks, int dead, std::in
     it.train(at_step);
     group->barrier().wait();  // all have finished that step
     if (group->rank() == dead) throw std::runtime_error("this rank dies");
-    it.train(at_step + 5);
+    if (!catches) return it.train(at_step + 5);
+    EXPECT_THROW(it.train(at_step + 5), PeerLost);
   }));
 }
 

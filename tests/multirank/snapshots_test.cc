@@ -56,13 +56,14 @@ TEST(Snapshots, ALostRankCostsNoFinishedStep) {
   const TemporaryFolder whole;
   const Outcome undisturbed = run(3, whole / "run", kSteps);
   for (const int dead : {0, 1, 2}) {
-    for (const bool rescues : {true, false}) {
+    for (const auto& [rescues, catches] : {std::pair(true, false), {true, true}, {false, false}, {false, true}}) {
       const TemporaryFolder parts;
-      run_until_lost(std::vector(3, parts / "run"), dead, 6, {.every = 4, .rescue = rescues});
+      const SnapshotOptions options{.every = 4, .rescue = rescues};
+      run_until_lost(std::vector(3, parts / "run"), dead, 6, options, Shard::none, catches);
       const Outcome last = run(3, parts / "run", kSteps);
-      EXPECT_THAT(last.restored.value_or(0), AnyOf(rescues ? 6 : 4, kIsOnGpu ? 4 : 6)) << dead;
-      EXPECT_EQ(last.weights, undisturbed.weights) << dead;
-      EXPECT_EQ(last.samples, undisturbed.samples) << dead;
+      EXPECT_THAT(last.restored.value_or(0), AnyOf(rescues ? 6 : 4, kIsOnGpu ? 4 : 6)) << dead << catches;
+      EXPECT_EQ(last.weights, undisturbed.weights) << dead << catches;
+      EXPECT_EQ(last.samples, undisturbed.samples) << dead << catches;
     }
   }
 }
