@@ -109,7 +109,7 @@ int HostOfSeveral::run() {
       agents_->cancel_next_start({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
-    awaited_after_ = agents_->node_rank() == 0 ? plan.start + 1 : 0;
+    awaited_after_ = agents_ && agents_->node_rank() == 0 ? plan.start + 1 : 0;  // no agents_: it joins again
     const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
       const JobPlan end = agents_->stop(*signal);
