@@ -109,10 +109,12 @@ int HostOfSeveral::run() {
       agents_->cancel_next_start({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
-    awaited_after_ = agents_ && agents_->node_rank() == 0 ? plan.start + 1 : 0;  // no agents_: it joins again
+    awaited_after_ = agents_ && agents_->node_rank() == 0 ? plan.start + 1 : 0;
     const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
-      const JobPlan end = agents_->stop(*signal);
+      const auto how = fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue_exit_code_);
+      // Without agents_ this host was cut off, and was about to join again.
+      const JobPlan end = agents_ ? agents_->stop(*signal) : JobPlan{.exit_code = requeue_exit_code_, .problems = {how}};
       code = end.exit_code;
       for (const auto& text : end.problems) parts_.console.message(text);
       correct_verdict(end);
