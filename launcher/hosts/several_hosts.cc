@@ -17,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/host.h"
+#include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/job/stop_signals.h"
 #include "runtime/rendezvous/join.h"
@@ -112,9 +113,11 @@ int HostOfSeveral::run() {
     awaited_after_ = agents_ && agents_->node_rank() == 0 ? plan.start + 1 : 0;
     const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
-      const auto how = fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue_exit_code_);
+      const auto how =
+          fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue_exit_code_);
       // Without agents_ this host was cut off, and was about to join again.
-      const JobPlan end = agents_ ? agents_->stop(*signal) : JobPlan{.exit_code = requeue_exit_code_, .problems = {how}};
+      const JobPlan end =
+          agents_ ? agents_->stop(*signal) : JobPlan{.exit_code = requeue_exit_code_, .problems = {how}};
       code = end.exit_code;
       for (const auto& text : end.problems) parts_.console.message(text);
       correct_verdict(end);
