@@ -108,12 +108,17 @@ std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_
 
 void end_after_verdict(const std::string& log_dir, int start, int exit_code, const std::string& why, Console& console) {
   if (log_dir.empty()) return;
-  const std::string text = read_regular(verdict_file(log_folder(log_dir, start)), std::size_t{1} << 24);
+  std::string text;
+  try {
+    text = read_regular(verdict_file(log_folder(log_dir, start)), std::size_t{1} << 24);
+  } catch (const Error&) {  // it was not written, which has been said, or somebody has removed it
+    return;
+  }
   Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return;
+  if (!json.is_object() || !json["summary"].is_string()) return;
   json["exit_code"] = exit_code;
   json["starts_again"] = false;
-  json["summary"] = fmt::format("{}; {}", json.value("summary", ""), why);
+  json["summary"] = fmt::format("{}; {}", json["summary"].get<std::string>(), why);
   write_verdict(log_dir, start, text_of(json), console);
 }
 

@@ -162,7 +162,8 @@ at::Tensor Gradients::place_alone(std::size_t index) {
   Slot& slot = slots_[index];
   if (gradient.defined()) {
     const bool is_plain = gradient.layout() == at::kStrided && gradient.is_contiguous() && !gradient.is_neg() &&
-                          gradient.dtype() == tensor(index).dtype();
+                          !gradient.requires_grad() && gradient.dtype() == tensor(index).dtype() &&
+                          gradient.sizes() == tensor(index).sizes();
     if (!is_plain || !is_zero(gradient)) return {};
     slot.own = std::exchange(gradient, at::Tensor());
   } else if (!slot.own.defined() || slot.own.storage().use_count() > 1) {

@@ -184,8 +184,7 @@ struct SnapshotOptions {
   // If true, and a rank dies or another error ends the run, a surviving rank saves the last finished step from its
   // memory to its own disk. With `rescue` no finished step is lost if a rank dies. The surviving rank saves the step
   // before its process ends, or when the BasicSnapshots object is destroyed, by an exception or after the group has
-  // failed. For a rescue, each step() copies
-  // the state that a forward changes in place, such as running statistics.
+  // failed. For a rescue, each step() copies the state that a forward changes in place, such as running statistics.
   //
   // Some failures allow no rescue, and the job then resumes from the last saved step. The failures that allow no rescue
   // are listed in docs/SNAPSHOTS.md, "When something fails".
