@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/base/signals.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -10,10 +11,15 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
 
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+std::string stopped_between_starts(int signal, int exit_code, std::string_view where) {
+  return fmt::format("stopped by {} between two starts{}; exit code {}", signal_name(signal), where, exit_code);
+}
 
 Signals::Signals() {
   // An inherited SIG_IGN would make the kernel discard the exit statuses of the ranks.

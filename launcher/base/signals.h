@@ -5,6 +5,8 @@
 #include <chrono>
 #include <csignal>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
@@ -13,6 +15,9 @@ namespace lockstep::launcher {
 
 // Returns true for the signals with which a user or a scheduler ends a job.
 bool asks_to_end(int signal);
+
+// The message of a launcher that `signal` ends between two starts of the ranks. `where`: follows "starts".
+std::string stopped_between_starts(int signal, int exit_code, std::string_view where = {});
 
 // Blocks the launcher's signals for the calling thread and the threads that it starts, so that they arrive through fd()
 // only. A signal that was ignored when the process started (nohup, a background job of a script) stays ignored.

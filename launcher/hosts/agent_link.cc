@@ -16,7 +16,6 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
@@ -248,8 +247,7 @@ std::optional<int> AgentLink::asked_to_end() {
 
 JobPlan AgentLink::stopped_by(int signal, std::string_view where) const {
   return {.exit_code = options_.requeue_exit_code,
-          .problems = {fmt::format("stopped by {} between two starts{}; exit code {}", signal_name(signal), where,
-                                   options_.requeue_exit_code)}};
+          .problems = {stopped_between_starts(signal, options_.requeue_exit_code, where)}};
 }
 
 JobPlan AgentLink::read_plan(const Deadline& deadline) { return decode_job_plan(store_.get(kPlan, deadline), kPlan); }

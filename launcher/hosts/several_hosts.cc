@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launcher/base/exit_codes.h"
+#include "launcher/base/signals.h"
 #include "launcher/base/system.h"
 #include "launcher/hosts/agent_control.h"
 #include "launcher/hosts/agent_input.h"
@@ -17,7 +18,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/host.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/job/stop_signals.h"
 #include "runtime/rendezvous/join.h"
@@ -113,11 +113,10 @@ int HostOfSeveral::run() {
     awaited_after_ = agents_ && agents_->node_rank() == 0 ? plan.start + 1 : 0;
     const auto pause = outcome.again.value_or(std::chrono::milliseconds(0));
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts_.signals.pause(pause)) {
-      const auto how =
-          fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue_exit_code_);
+      const JobPlan alone{.exit_code = requeue_exit_code_,
+                          .problems = {stopped_between_starts(*signal, requeue_exit_code_)}};
       // Without agents_ this host was cut off, and was about to join again.
-      const JobPlan end =
-          agents_ ? agents_->stop(*signal) : JobPlan{.exit_code = requeue_exit_code_, .problems = {how}};
+      const JobPlan end = agents_ ? agents_->stop(*signal) : alone;
       code = end.exit_code;
       for (const auto& text : end.problems) parts_.console.message(text);
       correct_verdict(end);

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "launcher/base/exit_codes.h"
+#include "launcher/base/signals.h"
 #include "launcher/base/system.h"
 #include "launcher/placement/preparation.h"
 #include "launcher/process/spawn.h"
@@ -17,7 +18,6 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/job/stop_signals.h"
 #include "runtime/net/open_files.h"
@@ -123,8 +123,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
       return outcome.exit_code;
     }
     if (const auto signal = outcome.late_stop ? outcome.late_stop : parts.signals.pause(*outcome.again)) {
-      return end_here(requeue,
-                      fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));
+      return end_here(requeue, stopped_between_starts(*signal, requeue));
     }
     try {
       preparation = prepare(options, environment, parts.guardian);
