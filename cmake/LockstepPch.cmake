@@ -2,9 +2,8 @@
 # headers, and tests that are not optimised. LOCKSTEP_UNITY: a room's sources are compiled eight at a time, so that no two of
 # them may have helpers of one name.
 #
-# Both hide an #include that a source forgot. It is seen by scripts/tidy --changed, in CI, which reads each changed source
-# alone, and by a whole build without either, at night; check_headers compiles every public header alone in each build without
-# a sanitizer.
+# Both hide an #include that a source forgot. It is seen by a whole build without either, at night; check_headers compiles
+# every public header alone in each build without a sanitizer.
 # SPDX-License-Identifier: Apache-2.0
 option(LOCKSTEP_PCH "Precompiled headers, and tests without optimisation" ON)
 option(LOCKSTEP_UNITY "Compile the sources of a room eight at a time" ON)

@@ -21,7 +21,7 @@ begin_behind() {
       (configure "$preset" -DLOCKSTEP_SANITIZE_ALL=OFF && build "$preset") >"build/behind/$preset.out" 2>&1
       touch "build/behind/$preset"  # built or not: suite() tries again, and says why not
     done
-    exec scripts/tidy ${within:+--changed 1} >build/tidy.out 2>&1
+    exec scripts/tidy >build/tidy.out 2>&1
   ) &
   behind=$!
   set +m

@@ -89,8 +89,6 @@ done
 [[ -e $prefix/bin/other ]] || { echo "uninstall removed by a damaged list"; failed=1; }
 expect package_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/package" a b
 expect release_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/release" a b
-expect within_wants_minutes 1 "--within '1h' is not a number of minutes" "$work/clone/scripts/test" --sanitizers --within 1h
-expect within_wants_something_to_leave 1 'goes with --sanitizers or --nightly' "$work/clone/scripts/test" --within 5
 expect bare_is_for_the_day 1 'neither --quick nor --nightly' "$work/clone/scripts/test" --bare --nightly
 # What a bare root lacks here is told, with what to do about it.
 why() { in_lib "source '$work/clone/scripts/bare_root.sh'; $1; why_no_root; exit 1"; }
@@ -238,15 +236,8 @@ grep -q 'alone.cc:3:1: error: alone is wrong' "$work/tidy.out" || { echo "tidy h
 reads "$unity" 0 lockstep_net
 reads '' 1 no_such_room
 grep -q "no source of ours with 'no_such_room'" "$work/tidy.out" || { echo "tidy: $(cat "$work/tidy.out")"; failed=1; }
-git -C "$lint" init -q
-mkdir -p "$lint/runtime/base"
-touch "$lint/runtime/base/alone.cc"
-git -C "$lint" add runtime
-git -C "$lint" -c user.name=a -c user.email=a@b commit -qm a
-reads "runtime/base/alone.cc" 1 --changed 1
 expect tidy_takes_one_pattern 1 "one pattern, not 'a' and 'b'" "$lint/scripts/tidy" a b
 expect tidy_refuses 1 "unknown argument '--all'; usage: scripts/tidy" "$lint/scripts/tidy" --all
-expect tidy_wants_days 1 "--changed 'x' is not a number of days" "$lint/scripts/tidy" --changed x
 # That cmake makes no build/release: the installation ends after it was asked for one.
 expect install_without_cuda 1 'the build of build/release failed' "$lint/scripts/install" --without-cuda "$work/prefix"
 grep -q '^cmake --preset release .*-DLOCKSTEP_CUDA=OFF' "$work/calls" ||
