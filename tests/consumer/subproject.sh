@@ -70,7 +70,7 @@ if [[ $what == run ]]; then
   block train.cc >train.cc
   block CMakeLists.txt >CMakeLists.txt
   block cmake | bash -euo pipefail -s
-  block run | bash -euo pipefail -s 2>&1 </dev/null | tee "$work/installed.run.log"
+  bash -euo pipefail -c "$(block run)" 2>&1 </dev/null | tee "$work/installed.run.log"
   grep -q 'rank 0/2' "$work/installed.run.log"
   exit 0
 fi

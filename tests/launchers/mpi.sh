@@ -180,7 +180,8 @@ stopped() {
   kill -s "$signal" "$(pgrep -x "$launcher")"
   end "$4"
   [[ ! -e trained.weights ]] || fail "the job came to its end"
-  if grep -qE "is saved in .* \(rank [0-9] got SIG$signal\)" "$words"; then
+  # By all ranks, or by one, to which the launcher left no other.
+  if grep -qE "is saved in .* \(rank [0-9] got SIG$signal\)|rank [0-9] got SIG$signal, .* is saved in " "$words"; then
     saved=saved
   elif [[ $saves == true ]]; then
     fail "it did not save: $(tail -n 20 "$words")"
