@@ -330,7 +330,7 @@ void train_rank(const Seam& seam, const Group& group, const std::filesystem::pat
   }
   if (snapshots) snapshots->save();
   ddp->check_replicas();
-  if (group->rank() != static_cast<int>(seam.seed) % group->size()) return;
+  if (group->rank() != static_cast<int>(seam.seed % static_cast<std::uint64_t>(group->size()))) return;
   weights = weights_of(net);
   if (!seam.fixed) return;
   weights.merge(copies_of(net.named_buffers()));
