@@ -104,7 +104,8 @@ at::Tensor loss_of(const at::Tensor& y, const at::Tensor& weights) {
 
 double clipped_to(const Seam& seam) { return seam.adam ? 0.05 : 0.2; }
 
-optim::AdamWOptions options_for(optim::AdamW*, double rate) { return optim::AdamWOptions(rate); }
+// With eps of 1e-8, a gradient in float32 that is near 0 would move its weight by what its rounding decides.
+optim::AdamWOptions options_for(optim::AdamW*, double rate) { return optim::AdamWOptions(rate).eps(1e-3); }
 optim::SGDOptions options_for(optim::SGD*, double rate) { return optim::SGDOptions(rate).momentum(0.9); }
 
 template <typename Base>
